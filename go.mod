@@ -1,0 +1,3 @@
+module github.com/agentkernel/terraform-provider-agentkernel
+
+go 1.26
