@@ -188,7 +188,7 @@ func probeBubblewrap() error {
 		dropPrivileges(command)
 	}
 	if out, err := command.CombinedOutput(); err != nil {
-		return fmt.Errorf("bwrap makes no sandbox: %s: %s", err, lastLine(out))
+		return fmt.Errorf("bwrap makes no sandbox: %w: %s", err, lastLine(out))
 	}
 	return nil
 }

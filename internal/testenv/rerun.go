@@ -65,7 +65,7 @@ func RerunUnprivileged(t *testing.T) bool {
 			t.Fatal(err)
 		}
 	}
-	if err := os.Chmod(base, 0o755); err != nil { //nolint:gosec // the ordinary user must be able to enter it
+	if err := os.Chmod(base, 0o755); err != nil {
 		t.Fatal(err)
 	}
 
@@ -106,12 +106,12 @@ func readRerun(name, text string, err error) (outcome, message string) {
 }
 
 func copyProgram(from, to string) error {
-	source, err := os.Open(from) //nolint:gosec // the running test program
+	source, err := os.Open(from)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = source.Close() }()
-	target, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o755) //nolint:gosec // it is a program
+	target, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o755)
 	if err != nil {
 		return err
 	}

@@ -34,10 +34,10 @@ func main() {
 func run(out io.Writer, arguments []string, verbose bool, slowest int) (int, error) {
 	// An interrupt reaches the tests as well: they are in the same process group and clean up by themselves. Here
 	// it is only caught, so that the summary of what ran until then is still printed.
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt) //nolint:forbidigo // this is a program
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 
-	command := exec.Command("go", append([]string{"test", "-json"}, arguments...)...) //nolint:gosec,noctx // ends by itself
+	command := exec.Command("go", append([]string{"test", "-json"}, arguments...)...)
 	command.Stderr = os.Stderr
 	events, err := command.StdoutPipe()
 	if err != nil {
@@ -62,7 +62,7 @@ func run(out io.Writer, arguments []string, verbose bool, slowest int) (int, err
 	}
 	waitErr := command.Wait()
 	if ctx.Err() != nil {
-		fmt.Fprintln(out, "interrupted: this is what had run")
+		summary.printf("\ninterrupted: this is what had run\n")
 	}
 	return summary.finish(waitErr, slowest), nil
 }

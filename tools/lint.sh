@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# Lints Go with the pinned golangci-lint, and shell scripts with shellcheck where it is installed.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+linter=$(tools/build-tool.sh golangci-lint)
+"$linter" run ./...
+"$linter" fmt --diff ./...
+(cd tools && "$linter" run ./...)
+
+if command -v shellcheck >/dev/null; then
+	git ls-files -z -- '*.sh' .ci/run | xargs -0 -r shellcheck -x
+elif [ -n "${CI:-}" ]; then
+	echo "lint.sh: no shellcheck" >&2
+	exit 1
+else
+	echo "lint.sh: no shellcheck on the PATH; shell scripts are not checked (Debian: apt-get install shellcheck)" >&2
+fi
