@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/url"
@@ -205,4 +206,44 @@ func (rw *redactingWriter) Close() error {
 	rw.held = nil
 	_, err := rw.w.Write(out)
 	return err
+}
+
+// Error gives err with every text in it redacted, and its type and code kept. What a backend says may quote what it was
+// given.
+func (r *Redactor) Error(err error) error {
+	if err == nil || r == nil || len(r.patterns) == 0 {
+		return err
+	}
+	var run *RunError
+	if errors.As(err, &run) {
+		out := *run
+		out.Err = r.one(run.Err)
+		out.StdoutTail, out.StderrTail = r.String(run.StdoutTail), r.String(run.StderrTail)
+		return &out
+	}
+	var v Violations
+	if errors.As(err, &v) {
+		out := make(Violations, len(v))
+		for i, e := range v {
+			out[i] = r.one(e)
+		}
+		return out
+	}
+	var one *Error
+	if errors.As(err, &one) {
+		return r.one(one)
+	}
+	if r.Contains([]byte(err.Error())) {
+		return errors.New(r.String(err.Error()))
+	}
+	return err
+}
+
+func (r *Redactor) one(e *Error) *Error {
+	out := *e
+	out.Object, out.Said, out.Next = r.String(e.Object), r.String(e.Said), r.String(e.Next)
+	if e.Err != nil && r.Contains([]byte(e.Err.Error())) {
+		out.Err = errors.New(r.String(e.Err.Error()))
+	}
+	return &out
 }
