@@ -10,6 +10,7 @@ import (
 	"io"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -89,7 +90,9 @@ func encodings(s string) []string {
 	}
 	out := []string{s, url.QueryEscape(s), url.PathEscape(s), lowerEscapes(url.QueryEscape(s)), hex.EncodeToString([]byte(s)), strings.ToUpper(hex.EncodeToString([]byte(s)))}
 	if j, err := json.Marshal(s); err == nil {
-		out = append(out, string(j[1:len(j)-1]))
+		escaped := string(j[1 : len(j)-1])
+		quoted := strconv.QuoteToASCII(s) // Python's json.dumps and many others: all but ASCII as \u escapes, <>& as they are
+		out = append(out, escaped, quoted[1:len(quoted)-1])
 	}
 	// In base64 a secret looks different at each of three alignments. Only the characters that the secret alone
 	// decides are searched for.

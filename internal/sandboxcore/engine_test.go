@@ -1,0 +1,390 @@
+package sandboxcore_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/agentkernel/terraform-provider-agentkernel/internal/sandboxcore"
+	"github.com/agentkernel/terraform-provider-agentkernel/internal/sandboxcore/backendtest"
+)
+
+type bench struct {
+	fake   *backendtest.Fake
+	engine *sandboxcore.Engine
+	spec   string
+	audit  string
+}
+
+func newBench(t *testing.T, change func(*sandboxcore.ProfileInput)) *bench {
+	t.Helper()
+	b := &bench{fake: &backendtest.Fake{}, audit: filepath.Join(t.TempDir(), "audit.jsonl")}
+	reg := newRegistry(t, b.fake)
+	log, err := sandboxcore.OpenAuditLog(b.audit)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = log.Close() })
+	var n atomic.Int64
+	b.engine, err = sandboxcore.NewEngine(sandboxcore.EngineConfig{
+		Registry: reg, Audit: log, Secrets: map[string]string{"token": "canary-0123456789"}, NewID: func() string { return fmt.Sprintf("id-%d", n.Add(1)) },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.spec = mustSpec(t, mustResolve(t, reg, dockerInput(change)))
+	return b
+}
+
+func (b *bench) sandbox() sandboxcore.SandboxRequest {
+	return sandboxcore.SandboxRequest{Spec: b.spec, Name: "sb", Principal: sandboxcore.DefaultPrincipal()}
+}
+
+func (b *bench) create(t *testing.T) sandboxcore.SandboxInfo {
+	t.Helper()
+	info, err := b.engine.CreateSandbox(t.Context(), b.sandbox(), func(sandboxcore.SandboxInfo) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return info
+}
+
+func (b *bench) binding(info sandboxcore.SandboxInfo) *sandboxcore.Binding {
+	return &sandboxcore.Binding{
+		Backend: "docker", Endpoint: info.Endpoint, Environment: "managed", ID: sandboxcore.SandboxID("docker", info.NativeID), Spec: b.spec,
+	}
+}
+
+func (b *bench) run() sandboxcore.ExecRequest {
+	return sandboxcore.ExecRequest{Kind: sandboxcore.RunCode, Language: "python", Text: []byte("print(1)"), Principal: sandboxcore.DefaultPrincipal()}
+}
+
+func (b *bench) auditText(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile(b.audit)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+var errInjected = errors.New("injected failure")
+
+// Whichever call of a create fails, nothing exists that the caller was not told of before.
+func TestCreateFaultTable(t *testing.T) {
+	t.Parallel()
+	for _, call := range []string{"connect", "identity", "admit", "create", "created", "run", "pause"} {
+		t.Run(call, func(t *testing.T) {
+			t.Parallel()
+			b := newBench(t, nil)
+			b.fake.SetFail(func(_ context.Context, c string) error {
+				if c == call {
+					return errInjected
+				}
+				return nil
+			})
+			req := b.sandbox()
+			req.Packages, req.Paused = []string{"requests"}, true
+			var told []string
+			info, err := b.engine.CreateSandbox(t.Context(), req, func(i sandboxcore.SandboxInfo) { told = append(told, i.NativeID) })
+			if err == nil {
+				t.Fatal("no error")
+			}
+			if left := b.fake.Objects(); !slices.Equal(left, told) && len(left) > 0 {
+				t.Errorf("exists %v, told %v", left, told)
+			}
+			if len(told) > 0 && info.NativeID != told[0] {
+				t.Errorf("the result names %q, told %v", info.NativeID, told)
+			}
+			if !strings.Contains(b.auditText(t), `"verdict":"`) {
+				t.Error("no audit record")
+			}
+		})
+	}
+}
+
+// Whichever call of a one-shot run fails, and also when the caller is interrupted, the sandbox made for it is gone.
+func TestOneShotLeavesNothing(t *testing.T) {
+	t.Parallel()
+	for _, call := range []string{"connect", "identity", "admit", "create", "created", "run", "read", "none", "cancel"} {
+		t.Run(call, func(t *testing.T) {
+			t.Parallel()
+			b := newBench(t, nil)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			b.fake.SetFail(func(_ context.Context, c string) error {
+				if c == call {
+					return errInjected
+				}
+				if call == "cancel" && c == "run" {
+					cancel()
+				}
+				return nil
+			})
+			req := b.run()
+			req.Spec, req.OutputFiles = b.spec, []string{"out.txt"}
+			_, err := b.engine.Exec(ctx, req)
+			if err == nil { // even without a fault the file is missing
+				t.Fatal("no error")
+			}
+			if left := b.fake.Objects(); len(left) > 0 {
+				t.Errorf("left: %v after %v", left, err)
+			}
+		})
+	}
+}
+
+func TestOneShotThatCannotBeRemovedIsTold(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, nil)
+	b.fake.SetFail(func(_ context.Context, c string) error {
+		if c == "destroy" {
+			return errInjected
+		}
+		return nil
+	})
+	req := b.run()
+	req.Spec = b.spec
+	_, err := b.engine.Exec(t.Context(), req)
+	if !sandboxcore.IsCode(err, sandboxcore.CodeDeleteFailed) || !strings.Contains(err.Error(), "docker/fake-1") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// Nothing reaches a backend without the gate's verdict.
+func TestRefusalsReachNoBackend(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, nil)
+	weird := b.run()
+	weird.Spec, weird.Language = b.spec, "cobol"
+	noSecret := b.run()
+	noSecret.Spec, noSecret.SecretEnv = b.spec, map[string]string{"T": "nope"}
+	twice := b.run()
+	twice.Spec, twice.Env, twice.SecretEnv = b.spec, map[string]string{"T": "x"}, map[string]string{"T": "token"}
+	empty := b.run()
+	empty.Spec, empty.Text = b.spec, nil
+	dots := b.run()
+	dots.Spec, dots.OutputFiles = b.spec, []string{"../x"}
+	for i, req := range []sandboxcore.ExecRequest{weird, noSecret, twice, empty, dots} {
+		if _, err := b.engine.Exec(t.Context(), req); err == nil {
+			t.Errorf("request %d was not refused", i)
+		}
+	}
+	sb := b.sandbox()
+	sb.Name = "a b"
+	if _, err := b.engine.CreateSandbox(t.Context(), sb, func(sandboxcore.SandboxInfo) {}); !sandboxcore.IsCode(err, sandboxcore.CodeValue) {
+		t.Error(err)
+	}
+	sb = b.sandbox()
+	sb.Labels = map[string]string{"agentkernel.io/managed": "no"}
+	if _, err := b.engine.CreateSandbox(t.Context(), sb, func(sandboxcore.SandboxInfo) {}); !sandboxcore.IsCode(err, sandboxcore.CodeValue) {
+		t.Error(err)
+	}
+	if calls := b.fake.Calls(); len(calls) > 0 {
+		t.Errorf("the backend was called: %v", calls)
+	}
+	if n := strings.Count(b.auditText(t), `"verdict":"refused"`); n != 7 {
+		t.Errorf("%d refusals in the audit log", n)
+	}
+}
+
+func TestBindingIsChecked(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, nil)
+	info := b.create(t)
+	other := newBench(t, func(in *sandboxcore.ProfileInput) { in.Policy.NetworkEgress = ptr("deny") })
+	live := newBench(t, func(in *sandboxcore.ProfileInput) { in.Policy.CPU, in.Policy.Timeout = ptr(2.0), ptr(9.0) })
+	alien := b.fake.AddAlien()
+	cases := map[string]struct {
+		change func(*sandboxcore.Binding)
+		code   sandboxcore.Code
+	}{
+		"as it is":              {func(*sandboxcore.Binding) {}, ""},
+		"spec recorded or live": {func(x *sandboxcore.Binding) { x.Spec = live.spec }, ""},
+		"another spec":          {func(x *sandboxcore.Binding) { x.Spec = other.spec }, sandboxcore.CodeSpec},
+		"another backend":       {func(x *sandboxcore.Binding) { x.Backend = "local_subprocess" }, sandboxcore.CodeSpec},
+		"attached":              {func(x *sandboxcore.Binding) { x.Environment = "attached" }, sandboxcore.CodeSpec},
+		"another endpoint":      {func(x *sandboxcore.Binding) { x.Endpoint = "elsewhere" }, sandboxcore.CodeOtherEndpoint},
+		"gone":                  {func(x *sandboxcore.Binding) { x.ID = "docker/fake-99" }, sandboxcore.CodeGone},
+		"a foreign object":      {func(x *sandboxcore.Binding) { x.ID = "docker/" + alien }, sandboxcore.CodeNotOurs},
+		"no id":                 {func(x *sandboxcore.Binding) { x.ID = "" }, sandboxcore.CodeSpec},
+		"id of another backend": {func(x *sandboxcore.Binding) { x.ID = "local_subprocess/fake-1" }, sandboxcore.CodeSpec},
+		"id with control":       {func(x *sandboxcore.Binding) { x.ID = "docker/\x1b" }, sandboxcore.CodeSpec},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			req := b.run()
+			req.Binding = b.binding(info)
+			c.change(req.Binding)
+			if _, err := b.engine.Exec(t.Context(), req); sandboxcore.CodeOf(err) != c.code {
+				t.Errorf("got %v, want %q", err, c.code)
+			}
+		})
+	}
+}
+
+func TestPausedIsRefused(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, nil)
+	info := b.create(t)
+	b.fake.SetStatus(info.NativeID, sandboxcore.StatusPaused)
+	req := b.run()
+	req.Binding = b.binding(info)
+	if _, err := b.engine.Exec(t.Context(), req); !sandboxcore.IsCode(err, sandboxcore.CodeStopped) || !strings.Contains(err.Error(), "desired_state") {
+		t.Errorf("got %v", err)
+	}
+	if b.fake.Count("run") != 0 {
+		t.Error("it ran")
+	}
+}
+
+func TestExecJudgesTheEnd(t *testing.T) {
+	t.Parallel()
+	cases := map[string]struct {
+		result sandboxcore.RunResult
+		accept []int
+		code   sandboxcore.Code
+	}{
+		"0":             {sandboxcore.RunResult{}, nil, ""},
+		"3":             {sandboxcore.RunResult{ExitCode: 3}, nil, sandboxcore.CodeExitStatus},
+		"3 accepted":    {sandboxcore.RunResult{ExitCode: 3}, []int{0, 3}, ""},
+		"0 not in list": {sandboxcore.RunResult{}, []int{3}, sandboxcore.CodeExitStatus},
+		"oom":           {sandboxcore.RunResult{ExitCode: 137, Signal: 9, OOMKilled: true}, []int{137}, sandboxcore.CodeOutOfMemory},
+		"killed":        {sandboxcore.RunResult{ExitCode: 137, Signal: 9}, nil, sandboxcore.CodeExitStatus},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newBench(t, nil)
+			b.fake.OnRun = func(_ context.Context, _ sandboxcore.RunRequest, stdout, stderr io.Writer) (sandboxcore.RunResult, error) {
+				_, _ = io.WriteString(stdout, "out \x1b[1m canary-0123456789\n")
+				_, _ = io.WriteString(stderr, "err\n")
+				return c.result, nil
+			}
+			req := b.run()
+			req.Spec, req.SuccessExitCodes, req.SecretEnv = b.spec, c.accept, map[string]string{"T": "token"}
+			res, err := b.engine.Exec(t.Context(), req)
+			if sandboxcore.CodeOf(err) != c.code {
+				t.Fatalf("got %v, want %q", err, c.code)
+			}
+			if res.Stdout.Text != `out \x1b[1m ***`+"\n" || res.Stderr.Text != "err\n" {
+				t.Errorf("stdout %q stderr %q", res.Stdout.Text, res.Stderr.Text)
+			}
+			var run *sandboxcore.RunError
+			if c.code != "" && (!errors.As(err, &run) || run.ExitCode == nil || *run.ExitCode != c.result.ExitCode || !strings.Contains(run.StdoutTail, "***")) {
+				t.Errorf("the error lacks exit status or tails: %+v", run)
+			}
+			log := b.auditText(t)
+			if strings.Contains(log, "canary") || strings.Contains(log, "print(1)") || !strings.Contains(log, `"code_sha256"`) {
+				t.Errorf("audit: %s", log)
+			}
+		})
+	}
+}
+
+// An audit log that cannot be written stops the work before anything is created.
+func TestAuditFailureStops(t *testing.T) {
+	t.Parallel()
+	log, err := sandboxcore.OpenAuditLog(filepath.Join(t.TempDir(), "a"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = log.Close()
+	fake := &backendtest.Fake{}
+	reg := newRegistry(t, fake)
+	e, err := sandboxcore.NewEngine(sandboxcore.EngineConfig{Registry: reg, Audit: log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec := mustSpec(t, mustResolve(t, reg, dockerInput(nil)))
+	_, err = e.CreateSandbox(t.Context(), sandboxcore.SandboxRequest{Spec: spec, Name: "x", Principal: sandboxcore.DefaultPrincipal()}, func(sandboxcore.SandboxInfo) {})
+	if err == nil || fake.Count("create") != 0 {
+		t.Errorf("err %v, calls %v", err, fake.Calls())
+	}
+}
+
+func TestReadAndDestroy(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, nil)
+	info := b.create(t)
+	ref := sandboxcore.SandboxRef{Backend: "docker", Endpoint: info.Endpoint, NativeID: info.NativeID}
+	got, err := b.engine.ReadSandbox(t.Context(), ref)
+	if err != nil || got.Marks.Spec != b.spec || got.Marks.Name != "sb" {
+		t.Fatalf("%+v %v", got, err)
+	}
+	b.fake.SetID("elsewhere")
+	if _, err := b.engine.ReadSandbox(t.Context(), ref); !sandboxcore.IsCode(err, sandboxcore.CodeOtherEndpoint) {
+		t.Errorf("another endpoint: %v", err)
+	}
+	if err := b.engine.DestroySandbox(t.Context(), ref); !sandboxcore.IsCode(err, sandboxcore.CodeOtherEndpoint) || len(b.fake.Objects()) != 1 {
+		t.Errorf("destroy at another endpoint: %v", err)
+	}
+	b.fake.SetID("")
+	if err := b.engine.DestroySandbox(t.Context(), ref); err != nil || len(b.fake.Objects()) != 0 {
+		t.Errorf("destroy: %v", err)
+	}
+	if err := b.engine.DestroySandbox(t.Context(), ref); err != nil {
+		t.Errorf("destroy twice: %v", err)
+	}
+	if _, err := b.engine.ReadSandbox(t.Context(), ref); !sandboxcore.IsCode(err, sandboxcore.CodeGone) {
+		t.Errorf("read after destroy: %v", err)
+	}
+	alien := sandboxcore.SandboxRef{Backend: "docker", Endpoint: info.Endpoint, NativeID: b.fake.AddAlien()}
+	if err := b.engine.DestroySandbox(t.Context(), alien); !sandboxcore.IsCode(err, sandboxcore.CodeNotOurs) || len(b.fake.Objects()) != 1 {
+		t.Errorf("destroy of a foreign object: %v", err)
+	}
+}
+
+// Unknown provider settings never turn into a default endpoint.
+func TestUnknownProviderSettings(t *testing.T) {
+	t.Parallel()
+	fake := &backendtest.Fake{}
+	reg := newRegistry(t, fake)
+	e, err := sandboxcore.NewEngine(sandboxcore.EngineConfig{Registry: reg, Unknown: map[sandboxcore.BackendType]bool{"docker": true}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := mustResolve(t, reg, dockerInput(nil))
+	if err := e.Admit(t.Context(), p, sandboxcore.Operation{Name: sandboxcore.OpCreate}, true); err != nil {
+		t.Errorf("plan: %v", err)
+	}
+	_, err = e.CreateSandbox(t.Context(), sandboxcore.SandboxRequest{Spec: mustSpec(t, p), Name: "x", Principal: sandboxcore.DefaultPrincipal()}, func(sandboxcore.SandboxInfo) {})
+	if !sandboxcore.IsCode(err, sandboxcore.CodeUnreachable) || len(fake.Calls()) != 0 {
+		t.Errorf("err %v, calls %v", err, fake.Calls())
+	}
+}
+
+func TestMarksRoundTrip(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, nil)
+	info := b.create(t)
+	kv, err := info.Marks.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	back, err := sandboxcore.DecodeMarks("x", kv)
+	if err != nil || back.Spec != b.spec || !back.Created.Equal(info.Marks.Created) {
+		t.Fatalf("%+v %v", back, err)
+	}
+	for _, change := range []func(map[string]string){
+		func(m map[string]string) { delete(m, sandboxcore.MarkManaged) },
+		func(m map[string]string) { m[sandboxcore.MarkKind] = "helper" },
+		func(m map[string]string) { m[sandboxcore.MarkSpec] = "{}" },
+		func(m map[string]string) { m[sandboxcore.MarkArgs] = "x" },
+		func(m map[string]string) { m[sandboxcore.MarkCreated] = "x" },
+	} {
+		kv, _ := info.Marks.Encode()
+		change(kv)
+		if _, err := sandboxcore.DecodeMarks("x", kv); !sandboxcore.IsCode(err, sandboxcore.CodeNotOurs) {
+			t.Errorf("accepted: %v", err)
+		}
+	}
+}
