@@ -1,0 +1,48 @@
+terraform {
+  required_providers {
+    agentkernel = {
+      source = "agentkernel/agentkernel"
+    }
+  }
+}
+
+variable "api_token" {
+  type      = string
+  sensitive = true
+  ephemeral = true
+  default   = "an example, not a token"
+}
+
+# Every backend works without settings of its own: the Docker engine, for instance, is the one that DOCKER_HOST or the
+# current context names.
+provider "agentkernel" {
+  # Named values that reach code through secret_env, and nothing else.
+  secrets = {
+    api_token = var.api_token
+  }
+}
+
+data "agentkernel_profile" "job" {
+  name       = "nightly-report"
+  type       = "bubblewrap"
+  bubblewrap = {}
+
+  policy = {
+    network_egress = "deny"
+    timeout        = 60
+  }
+}
+
+resource "agentkernel_sandbox" "job" {
+  profile = data.agentkernel_profile.job.spec
+}
+
+resource "agentkernel_exec" "report" {
+  binding    = agentkernel_sandbox.job.binding
+  code       = "import os; print(len(os.environ['API_TOKEN']))"
+  secret_env = { API_TOKEN = "api_token" }
+}
+
+output "report" {
+  value = agentkernel_exec.report.stdout
+}
