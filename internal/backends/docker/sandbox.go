@@ -1,0 +1,208 @@
+package docker
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/client"
+
+	"github.com/agentkernel/terraform-provider-agentkernel/internal/sandboxcore"
+)
+
+// sandbox is the handle of one container with our marks.
+type sandbox struct {
+	e            *endpoint
+	info         sandboxcore.SandboxInfo
+	volumes      []string // of its writable paths
+	helperVolume string
+}
+
+// Info is the look that was taken when the handle was made.
+func (s *sandbox) Info() sandboxcore.SandboxInfo { return s.info }
+
+// Pause freezes every process of the sandbox. One that is stopped is started first, so that both ways end in the same
+// state.
+func (s *sandbox) Pause(ctx context.Context) error {
+	return s.change(ctx, "paused", func(ctx context.Context, state container.ContainerState) error {
+		switch state {
+		case container.StatePaused:
+			return nil
+		case container.StateRunning:
+		default:
+			if err := s.e.start(ctx, s.info.NativeID); err != nil {
+				return err
+			}
+		}
+		_, err := s.e.cli.ContainerPause(ctx, s.info.NativeID, client.ContainerPauseOptions{})
+		return err
+	})
+}
+
+// Resume lets it run again, whether it was paused or stopped.
+func (s *sandbox) Resume(ctx context.Context) error {
+	return s.change(ctx, "resumed", func(ctx context.Context, state container.ContainerState) error {
+		switch state {
+		case container.StateRunning:
+			return nil
+		case container.StatePaused:
+			_, err := s.e.cli.ContainerUnpause(ctx, s.info.NativeID, client.ContainerUnpauseOptions{})
+			return err
+		}
+		return s.e.start(ctx, s.info.NativeID)
+	})
+}
+
+// change looks at the state and acts on it, once more if it changed meanwhile.
+func (s *sandbox) change(ctx context.Context, what string, act func(context.Context, container.ContainerState) error) error {
+	ctx, cancel := withDeadline(ctx, s.e.timings.call)
+	defer cancel()
+	defer s.e.listing.drop()
+	var err error
+	for range 3 {
+		var f found
+		if f, err = s.e.inspect(ctx, s.info.NativeID); err != nil {
+			return err
+		}
+		if err = act(ctx, f.state); err == nil {
+			return nil
+		}
+		if isNotFound(err) {
+			return s.e.gone("the sandbox could not be "+what, s.info.NativeID)
+		}
+		if !isConflict(err) {
+			break
+		}
+	}
+	return s.e.failure(ctx, err, sandboxcore.CodeProvision, "the sandbox could not be "+what, objectID(s.info.NativeID),
+		"Check that the engine can freeze containers (the freezer of its cgroups).")
+}
+
+// Update applies cpu and memory. Labels, and with them the marks, cannot change on a Docker container.
+func (s *sandbox) Update(ctx context.Context, p *sandboxcore.Profile, _ sandboxcore.Marks) error {
+	r := resourcesOf(p)
+	if r.Memory == 0 || r.NanoCPUs == 0 {
+		// The engine takes zero as "leave it": a limit is lifted by setting it to all that there is.
+		info, err := s.e.engineInfo(ctx)
+		if err != nil {
+			return err
+		}
+		if r.NanoCPUs == 0 {
+			r.NanoCPUs = int64(info.NCPU) * 1e9
+		}
+		if r.Memory == 0 {
+			r.Memory = info.MemTotal
+			r.MemorySwap = r.Memory
+		}
+	}
+	ctx, cancel := withDeadline(ctx, s.e.timings.call)
+	defer cancel()
+	defer s.e.listing.drop()
+	_, err := s.e.cli.ContainerUpdate(ctx, s.info.NativeID, client.ContainerUpdateOptions{Resources: &r})
+	if isNotFound(err) {
+		return s.e.gone("the limits of the sandbox could not be changed", s.info.NativeID)
+	}
+	return s.e.failure(ctx, err, sandboxcore.CodeProvision, "the limits of the sandbox could not be changed", objectID(s.info.NativeID),
+		"A memory limit below what the sandbox uses now is refused by the kernel: free memory first, or replace the sandbox.")
+}
+
+// Destroy removes the container with everything that belongs to it, and asks again.
+func (s *sandbox) Destroy(ctx context.Context) error {
+	defer s.e.listing.drop()
+	if err := s.removeContainer(ctx); err != nil {
+		return err
+	}
+	for _, v := range s.volumes {
+		if err := s.e.removeVolume(ctx, v); err != nil {
+			return err
+		}
+	}
+	if s.helperVolume != "" {
+		s.e.dropHelper(ctx, s.helperVolume)
+	}
+	return nil
+}
+
+func (s *sandbox) removeContainer(ctx context.Context) error {
+	id := s.info.NativeID
+	until := time.Now().Add(s.e.timings.gone)
+	said := ""
+	ask := true
+	for wait := 20 * time.Millisecond; ; wait = min(2*wait, time.Second) {
+		if ask {
+			call, cancel := withDeadline(ctx, s.e.timings.call)
+			_, err := s.e.cli.ContainerRemove(call, id, client.ContainerRemoveOptions{Force: true, RemoveVolumes: true})
+			if away := s.e.target.unreachable(call, err, "the sandbox could not be removed"); away != nil {
+				cancel()
+				return away
+			}
+			cancel()
+			if err != nil && !isNotFound(err) {
+				said = engineText(err)
+			}
+			// "Removal already in progress" needs patience and no second request.
+			ask = err != nil && !isConflict(err)
+		}
+		state, err := s.look(ctx)
+		if err != nil {
+			return err
+		}
+		if state == "" {
+			return nil
+		}
+		if state != container.StateRemoving {
+			ask = true
+		}
+		if !time.Now().Before(until) || !pause(ctx, wait) {
+			return s.stillThere(ctx, state, said)
+		}
+	}
+}
+
+// look asks whether the container is still there, and in which state.
+func (s *sandbox) look(ctx context.Context) (container.ContainerState, error) {
+	ctx, cancel := withDeadline(ctx, s.e.timings.call)
+	defer cancel()
+	r, err := s.e.cli.ContainerInspect(ctx, s.info.NativeID, client.ContainerInspectOptions{})
+	switch {
+	case isNotFound(err):
+		return "", nil
+	case err != nil:
+		return "", s.e.failure(ctx, err, sandboxcore.CodeDeleteFailed, "it could not be checked whether the sandbox is gone", objectID(s.info.NativeID), "Run the command again.")
+	case r.Container.ID != s.info.NativeID:
+		return "", nil
+	case r.Container.State == nil:
+		return container.StateDead, nil
+	}
+	return r.Container.State.Status, nil
+}
+
+func (s *sandbox) stillThere(ctx context.Context, state container.ContainerState, said string) error {
+	e := &sandboxcore.Error{
+		Code: sandboxcore.CodeDeleteFailed, Attempted: "the sandbox could not be removed", Object: objectID(s.info.NativeID),
+		Said: fmt.Sprintf("The engine still has the container, in state %q.", state),
+		Next: "Run the command again; if it stays, look at docker inspect and the engine's log.", Err: ctx.Err(),
+	}
+	if said != "" {
+		e.Said += " It said: " + sentence(said)
+	}
+	return e
+}
+
+// removeVolume removes one volume of ours. The engine frees it a moment after its container.
+func (e *endpoint) removeVolume(ctx context.Context, name string) error {
+	until := time.Now().Add(e.timings.gone)
+	for wait := 20 * time.Millisecond; ; wait = min(2*wait, time.Second) {
+		call, cancel := withDeadline(ctx, e.timings.call)
+		_, err := e.cli.VolumeRemove(call, name, client.VolumeRemoveOptions{})
+		out := e.failure(call, err, sandboxcore.CodeDeleteFailed, "a volume of the sandbox could not be removed", name, "Run the command again, or remove it with docker volume rm.")
+		cancel()
+		if err == nil || isNotFound(err) {
+			return nil
+		}
+		if !isConflict(err) || !time.Now().Before(until) || !pause(ctx, wait) {
+			return out
+		}
+	}
+}
