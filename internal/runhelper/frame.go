@@ -58,8 +58,11 @@ func newDecoder(r io.Reader) *decoder {
 
 // next returns the next frame. The payload is valid until the next call. io.EOF comes only at a frame border.
 func (d *decoder) next() (typ byte, payload []byte, err error) {
-	var h [headerSize]byte
-	if _, err := io.ReadFull(d.r, h[:]); err != nil {
+	h, err := d.r.Peek(headerSize) // taken only when it is a header, so that rest finds it otherwise
+	if err != nil {
+		if err == io.EOF && len(h) > 0 {
+			err = io.ErrUnexpectedEOF
+		}
 		return 0, nil, err
 	}
 	n := binary.LittleEndian.Uint32(h[1:])
@@ -69,6 +72,10 @@ func (d *decoder) next() (typ byte, payload []byte, err error) {
 	}
 	if uint64(n) < uint64(limit.min) || uint64(n) > uint64(limit.max) {
 		return 0, nil, &ProtocolError{Reason: fmt.Sprintf("frame %q with %d bytes", h[0], n)}
+	}
+	typ = h[0]
+	if _, err := d.r.Discard(headerSize); err != nil {
+		return 0, nil, err
 	}
 	if cap(d.buf) < int(n) {
 		d.buf = make([]byte, maxFrame)
@@ -80,7 +87,7 @@ func (d *decoder) next() (typ byte, payload []byte, err error) {
 		}
 		return 0, nil, err
 	}
-	return h[0], d.buf, nil
+	return typ, d.buf, nil
 }
 
 // rest returns what was received but not taken as frames: the text of an engine that could not start the
