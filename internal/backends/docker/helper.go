@@ -155,7 +155,9 @@ func (e *endpoint) dropHelper(ctx context.Context, volume string) {
 	}
 }
 
-func labelFilter(labels ...string) client.Filters { return make(client.Filters).Add("label", labels...) }
+func labelFilter(labels ...string) client.Filters {
+	return make(client.Filters).Add("label", labels...)
+}
 
 func randomHex() string {
 	b := make([]byte, 6)
