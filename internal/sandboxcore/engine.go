@@ -33,6 +33,8 @@ type Engine struct {
 	cfg   EngineConfig
 	mu    sync.Mutex
 	ready map[BackendType]Backend
+	// seen are write-only values that passed through this process: a later run in the same sandbox may print them.
+	seen map[string]struct{}
 }
 
 // NewEngine makes an engine. It makes no network call. Secrets that cannot be redacted are refused.
@@ -54,7 +56,7 @@ func NewEngine(cfg EngineConfig) (*Engine, error) {
 			return nil, e
 		}
 	}
-	return &Engine{cfg: cfg, ready: map[BackendType]Backend{}}, nil
+	return &Engine{cfg: cfg, ready: map[BackendType]Backend{}, seen: map[string]struct{}{}}, nil
 }
 
 func randomID() string {

@@ -21,7 +21,10 @@ const (
 	// MaxCodeBytes bounds code, script and standard input.
 	MaxCodeBytes = 64 << 20
 
+	// runGrace is between TERM and KILL; runMargin is what a backend may take on top of timeout and grace (starting a
+	// stopped sandbox, confirming the kill) before the engine gives it up.
 	runGrace  = 2 * time.Second
+	runMargin = time.Minute
 	tailBytes = 2048
 )
 
@@ -346,6 +349,8 @@ func (e *Engine) runIn(ctx context.Context, where Environment, p *Profile, req E
 	}
 	out, errOut := NewCapture(limit), NewCapture(limit)
 	ro, re := redactor.Writer(out), redactor.Writer(errOut)
+	ctx, cancel := context.WithTimeout(ctx, timeout+runGrace+runMargin)
+	defer cancel()
 	res, err := where.Run(ctx, RunRequest{
 		Kind: req.Kind, Argv: req.Argv, Language: req.Language, Text: req.Text, Env: env, Stdin: req.Stdin,
 		WorkingDirectory: req.WorkingDirectory, Timeout: timeout, Grace: runGrace, KeepBackground: req.KeepBackground,

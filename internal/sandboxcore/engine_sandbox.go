@@ -158,14 +158,14 @@ func (e *Engine) CreateSandbox(ctx context.Context, req SandboxRequest, onCreate
 		return SandboxInfo{}, err
 	}
 	started := e.cfg.Now()
+	redactor := NewRedactor(e.secretValues(secrets, req.EnvWO)...)
 	info, err := e.create(ctx, ep, p, req, env, func(i SandboxInfo) {
 		i.Endpoint = endpoint
 		rec.ID = SandboxID(p.Type, i.NativeID)
 		onCreated(i)
 	})
 	info.Endpoint = endpoint
-	err = NewRedactor(e.secretValues(secrets, req.EnvWO)...).Error(err)
-	return info, e.finished(rec, started, err)
+	return info, e.finished(rec, started, redactor.Error(err))
 }
 
 func (e *Engine) create(ctx context.Context, ep Endpoint, p *Profile, req SandboxRequest, env map[string]string, onCreated func(SandboxInfo)) (SandboxInfo, error) {
@@ -187,7 +187,7 @@ func (e *Engine) create(ctx context.Context, ep Endpoint, p *Profile, req Sandbo
 	}
 	info = sb.Info()
 	if len(req.Packages) > 0 {
-		if err := e.install(ctx, sb, p, req.Packages, env); err != nil {
+		if err := e.install(ctx, sb, p, req.Packages); err != nil {
 			return info, err
 		}
 	}
@@ -200,12 +200,12 @@ func (e *Engine) create(ctx context.Context, ep Endpoint, p *Profile, req Sandbo
 	return info, nil
 }
 
-func (e *Engine) install(ctx context.Context, env Environment, p *Profile, packages []string, secretEnv map[string]string) error {
+func (e *Engine) install(ctx context.Context, env Environment, p *Profile, packages []string) error {
 	req := installRequest(packages)
 	req.Timeout = max(seconds(p.Policy.Timeout), 10*time.Minute)
 	req.Grace = runGrace
 	out, errOut := NewCapture(DefaultMaxOutputBytes), NewCapture(DefaultMaxOutputBytes)
-	r := NewRedactor(e.secretValues(secretEnv)...)
+	r := NewRedactor(e.secretValues()...)
 	ro, re := r.Writer(out), r.Writer(errOut)
 	res, err := env.Run(ctx, req, ro, re)
 	err = errors.Join(err, ro.Close(), re.Close())
@@ -228,15 +228,21 @@ func (e *Engine) install(ctx context.Context, env Environment, p *Profile, packa
 
 func seconds(f float64) time.Duration { return time.Duration(f * float64(time.Second)) }
 
-// secretValues gives all values that output and errors must not show: the provider's secrets and those of this request.
+// secretValues gives all values that output and errors must not show: the provider's secrets, those of this request, and
+// those of earlier requests of this process.
 func (e *Engine) secretValues(more ...map[string]string) []string {
-	var out []string
-	for _, m := range append([]map[string]string{e.cfg.Secrets}, more...) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, m := range more {
 		for _, v := range m {
 			if len(v) >= MinSecretBytes {
-				out = append(out, v)
+				e.seen[v] = struct{}{}
 			}
 		}
+	}
+	out := sortedKeys(e.seen)
+	for _, v := range e.cfg.Secrets {
+		out = append(out, v)
 	}
 	return out
 }
@@ -327,7 +333,7 @@ func (e *Engine) update(ctx context.Context, ref SandboxRef, sb ManagedSandbox, 
 		}
 	}
 	if len(up.AddPackages) > 0 {
-		if err := e.install(ctx, sb, p, up.AddPackages, nil); err != nil {
+		if err := e.install(ctx, sb, p, up.AddPackages); err != nil {
 			return err
 		}
 	}

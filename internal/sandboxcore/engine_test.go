@@ -388,3 +388,25 @@ func TestMarksRoundTrip(t *testing.T) {
 		}
 	}
 }
+
+// A write-only value of the sandbox is known to the runs of the same process, and their output does not show it.
+func TestWriteOnlyValueOfTheSandboxIsRedacted(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, nil)
+	req := b.sandbox()
+	req.EnvWO = map[string]string{"W": "write-only-value"}
+	info, err := b.engine.CreateSandbox(t.Context(), req, func(sandboxcore.SandboxInfo) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.fake.OnRun = func(_ context.Context, _ sandboxcore.RunRequest, stdout, _ io.Writer) (sandboxcore.RunResult, error) {
+		_, _ = io.WriteString(stdout, "W=write-only-value")
+		return sandboxcore.RunResult{}, nil
+	}
+	run := b.run()
+	run.Binding = b.binding(info)
+	res, err := b.engine.Exec(t.Context(), run)
+	if err != nil || res.Stdout.Text != "W=***" {
+		t.Errorf("%q %v", res.Stdout.Text, err)
+	}
+}
