@@ -224,11 +224,11 @@ type Binding struct {
 // CreateArgs are the create-time arguments of a sandbox that are not secret. They travel with the object (in
 // labels or a marker file) so that it can be listed and imported.
 type CreateArgs struct {
-	Env           map[string]string `json:"env,omitempty"`
-	SecretEnv     map[string]string `json:"secret_env,omitempty"` // variable -> name of the provider secret, never the value
-	EnvWOVersion  *int64            `json:"env_wo_version,omitempty"`
-	Labels        map[string]string `json:"labels,omitempty"`
-	Packages      []string          `json:"packages,omitempty"`
+	Env           map[string]string `json:"env,omitzero"`
+	SecretEnv     map[string]string `json:"secret_env,omitzero"` // variable -> name of the provider secret, never the value
+	EnvWOVersion  *int64            `json:"env_wo_version,omitzero"`
+	Labels        map[string]string `json:"labels,omitzero"`
+	Packages      []string          `json:"packages,omitzero"`
 	Principal     *Principal        `json:"principal,omitempty"`
 	MaxLifetime   string            `json:"max_lifetime,omitempty"`
 	HelperVersion string            `json:"helper_version,omitempty"`
