@@ -32,8 +32,8 @@ type plan struct {
 	options client.ContainerCreateOptions
 	// volumes are the named volumes of the writable paths, by path.
 	volumes map[string]string
-	// given are the directories that must be handed to the sandbox's user before the start; true for a mounted one.
-	given map[string]bool
+	// workspace says that the working directory is one of the container's own file system.
+	workspace bool
 	// tmpfs are the in-memory directories: their owner is a mount option and therefore must be known before the create.
 	tmpfs []string
 }
@@ -69,7 +69,7 @@ func planContainer(req sandboxcore.CreateRequest, image imageFacts, helperVolume
 	if o.seccomp == seccompUnconfined {
 		host.SecurityOpt = append(host.SecurityOpt, "seccomp=unconfined")
 	}
-	p := plan{volumes: map[string]string{}, given: map[string]bool{}}
+	p := plan{volumes: map[string]string{}}
 	p.addPaths(host, req, image, o)
 	env := make([]string, 0, len(req.Env))
 	for _, k := range slices.Sorted(maps.Keys(req.Env)) {
@@ -103,7 +103,7 @@ func (p *plan) addPaths(host *container.HostConfig, req sandboxcore.CreateReques
 		if memory {
 			p.tmpfs = []string{workspaceDir}
 		} else {
-			p.given[workspaceDir] = false
+			p.workspace = true
 		}
 		return
 	}
@@ -114,7 +114,6 @@ func (p *plan) addPaths(host *container.HostConfig, req sandboxcore.CreateReques
 		for i, w := range writable {
 			name := fmt.Sprintf("agentkernel-%s-%d", req.Marks.Request, i)
 			p.volumes[w] = name
-			p.given[w] = true
 			host.Mounts = append(host.Mounts, mount.Mount{
 				Type: mount.TypeVolume, Source: name, Target: w,
 				VolumeOptions: &mount.VolumeOptions{Labels: map[string]string{

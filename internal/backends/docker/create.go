@@ -3,12 +3,14 @@ package docker
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/api/types/mount"
 	"github.com/moby/moby/client"
 
 	"github.com/agentkernel/terraform-provider-agentkernel/internal/sandboxcore"
@@ -64,7 +66,7 @@ func (e *endpoint) Create(ctx context.Context, req sandboxcore.CreateRequest, on
 	for _, w := range created.Warnings {
 		e.log.WarnContext(ctx, "the engine warned while making the container", "id", created.ID, "warning", w)
 	}
-	if err := e.giveDirectories(ctx, created.ID, image.id, p); err != nil {
+	if err := e.giveDirectories(ctx, created.ID, image.id, req.Marks.Request, p); err != nil {
 		return nil, err
 	}
 	if err := e.startNew(ctx, created.ID, arch, volume, image.id); err != nil {
@@ -182,15 +184,15 @@ func (e *endpoint) removeVolumes(ctx context.Context, request string) error {
 	}
 	var all error
 	for _, v := range found.Items {
-		all = errors.Join(all, e.removeVolume(ctx, v.Name))
+		all = errors.Join(all, e.removeVolume(ctx, v.Name, request))
 	}
 	return all
 }
 
 // giveDirectories hands working directory and writable paths to a user other than root. For root the engine has made
 // them right already.
-func (e *endpoint) giveDirectories(ctx context.Context, id, imageID string, p plan) error {
-	if len(p.given) == 0 {
+func (e *endpoint) giveDirectories(ctx context.Context, id, imageID, request string, p plan) error {
+	if !p.workspace && len(p.volumes) == 0 {
 		return nil
 	}
 	who, err := e.owner(ctx, imageID, p.options.Config.User, func(ctx context.Context, file string) ([]byte, error) {
@@ -199,18 +201,27 @@ func (e *endpoint) giveDirectories(ctx context.Context, id, imageID string, p pl
 	if err != nil || who.root() {
 		return err
 	}
-	for dir, mounted := range p.given {
-		if err := e.giveDirectory(ctx, id, dir, who, mounted); err != nil {
-			return err
-		}
+	if p.workspace {
+		return e.give(ctx, id, who, []given{givenDirectory(workspaceDir[1:], workspaceDir)})
 	}
-	return nil
+	// The engine unpacks nothing beside the volumes of a read-only root, and ignores an entry for the root of a volume
+	// itself. In another container the same volumes are directories like any others.
+	var mounts []mount.Mount
+	var dirs []given
+	for i, dir := range slices.Sorted(maps.Keys(p.volumes)) {
+		name := fmt.Sprintf("agentkernel-%d", i)
+		mounts = append(mounts, mount.Mount{Type: mount.TypeVolume, Source: p.volumes[dir], Target: "/" + name, VolumeOptions: &mount.VolumeOptions{NoCopy: true}})
+		dirs = append(dirs, givenDirectory(name, dir))
+	}
+	return e.temporary(ctx, imageID, request, mounts, func(ctx context.Context, temporary string) error {
+		return e.give(ctx, temporary, who, dirs)
+	})
 }
 
 // ownerBefore finds the user of an image before its container exists.
 func (e *endpoint) ownerBefore(ctx context.Context, imageID, user string) (owner, error) {
 	return e.owner(ctx, imageID, user, func(ctx context.Context, file string) (content []byte, err error) {
-		err = e.temporary(ctx, imageID, nil, func(ctx context.Context, id string) error {
+		err = e.temporary(ctx, imageID, "tmp-"+randomHex(), nil, func(ctx context.Context, id string) error {
 			content, err = e.readContainerFile(ctx, id, file)
 			return err
 		})

@@ -3,12 +3,15 @@ package docker
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net/http"
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -231,3 +234,23 @@ func counted(t testing.TB) (*endpoint, *atomic.Int64) {
 }
 
 func pointer[T any](v T) *T { return &v }
+
+func testGetenv(k string) string { return os.Getenv(k) }
+
+func isMissing(err error) bool { return errors.Is(err, fs.ErrNotExist) }
+
+// countProcesses is shell text that counts the processes whose name is name, without ps.
+func countProcesses(name string) string {
+	return `n=0; for p in /proc/[0-9]*; do read -r c <"$p/comm" 2>/dev/null && [ "$c" = "` + name + `" ] && n=$((n+1)); done; echo $n`
+}
+
+// signalWriter closes first at its first write.
+type signalWriter struct {
+	once  sync.Once
+	first chan struct{}
+}
+
+func (w *signalWriter) Write(p []byte) (int, error) {
+	w.once.Do(func() { close(w.first) })
+	return len(p), nil
+}

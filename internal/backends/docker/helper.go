@@ -68,20 +68,19 @@ func (e *endpoint) fillHelper(ctx context.Context, arch, volume, imageID string)
 		return fail(ctx, err)
 	}
 	e.sweepHelpers(ctx)
-	return e.temporary(ctx, imageID, []mount.Mount{helperMount(volume, false)}, func(ctx context.Context, id string) error {
+	return e.temporary(ctx, imageID, "tmp-"+randomHex(), []mount.Mount{helperMount(volume, false)}, func(ctx context.Context, id string) error {
 		_, err := e.cli.CopyToContainer(ctx, id, client.CopyToContainerOptions{DestinationPath: helperDir, Content: bytes.NewReader(archive)})
 		return fail(ctx, err)
 	})
 }
 
-// temporary makes a container that is never started, hands it to use, and removes it.
-func (e *endpoint) temporary(ctx context.Context, imageID string, mounts []mount.Mount, use func(context.Context, string) error) (err error) {
-	request := "tmp-" + randomHex()
+// temporary makes a container that is never started, hands it to use, and removes it. request is what it is found by.
+func (e *endpoint) temporary(ctx context.Context, imageID, request string, mounts []mount.Mount, use func(context.Context, string) error) (err error) {
 	attempted := "a temporary container could not be made"
 	call, cancel := withDeadline(ctx, e.timings.call)
 	defer cancel()
 	c, err := e.cli.ContainerCreate(call, client.ContainerCreateOptions{
-		Name: "agentkernel-helper-" + request,
+		Name: "agentkernel-temporary-" + request + "-" + randomHex(),
 		Config: &container.Config{
 			Image: imageID, Entrypoint: []string{helperPath},
 			Labels: map[string]string{sandboxcore.MarkManaged: "true", sandboxcore.MarkKind: kindHelper, sandboxcore.MarkRequest: request},
@@ -127,6 +126,21 @@ func helperArchive(arch string) ([]byte, error) {
 		return nil, err
 	}
 	return b.Bytes(), w.Close()
+}
+
+// removeTemporaries removes the temporary containers of one create call, which a provider that was killed left behind.
+func (e *endpoint) removeTemporaries(ctx context.Context, request string) {
+	ctx, cancel := withDeadline(ctx, e.timings.call)
+	defer cancel()
+	found, err := e.cli.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: labelFilter(
+		sandboxcore.MarkManaged+"=true", sandboxcore.MarkKind+"="+kindHelper, sandboxcore.MarkRequest+"="+request)})
+	if err != nil {
+		return // the removal that asked for it says what is wrong
+	}
+	for _, c := range found.Items {
+		_, err := e.cli.ContainerRemove(ctx, c.ID, client.ContainerRemoveOptions{Force: true, RemoveVolumes: true})
+		e.log.DebugContext(ctx, "removed a temporary container that was left behind", "id", c.ID, "error", err)
+	}
 }
 
 // sweepHelpers removes containers that a killed provider left while it filled the volume. They would keep the volume.

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"path"
 	"strconv"
 	"strings"
 	"sync"
@@ -156,28 +155,34 @@ func (e *endpoint) readContainerFile(ctx context.Context, containerID, file stri
 	return content, nil
 }
 
-// giveDirectory makes a directory of a container that does not run yet and hands it to its user. For a mounted path the
-// entry is the mount's own root.
-func (e *endpoint) giveDirectory(ctx context.Context, containerID, dir string, o owner, mounted bool) error {
-	mode := int64(0o755)
+// given is one directory that goes to the sandbox's user, with its name below the root of a container.
+type given struct {
+	name string
+	mode int64
+}
+
+func givenDirectory(name, dir string) given {
 	if dir == "/tmp" || dir == "/var/tmp" {
-		mode = 0o1777
+		return given{name, 0o1777}
 	}
-	parent, name := path.Split(dir)
-	if mounted {
-		parent, name = dir, "./"
-	}
+	return given{name, 0o755}
+}
+
+// give makes directories below the root of a container that does not run, or takes those that exist, and hands them to
+// the sandbox's user.
+func (e *endpoint) give(ctx context.Context, containerID string, o owner, dirs []given) error {
 	var b bytes.Buffer
 	archive := tar.NewWriter(&b)
-	err := errors.Join(
-		archive.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: name, Mode: mode, Uid: o.uid, Gid: o.gid, ModTime: e.now()}),
-		archive.Close(),
-	)
-	if err != nil {
-		return fmt.Errorf("make the archive of %s: %w", dir, err)
+	for _, d := range dirs {
+		if err := archive.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: d.name + "/", Mode: d.mode, Uid: o.uid, Gid: o.gid, ModTime: e.now()}); err != nil {
+			return fmt.Errorf("make the archive of %s: %w", d.name, err)
+		}
+	}
+	if err := archive.Close(); err != nil {
+		return fmt.Errorf("make the archive of directories: %w", err)
 	}
 	ctx, cancel := withDeadline(ctx, e.timings.call)
 	defer cancel()
-	_, err = e.cli.CopyToContainer(ctx, containerID, client.CopyToContainerOptions{DestinationPath: parent, Content: &b})
-	return e.failure(ctx, err, sandboxcore.CodeProvision, "a directory of the sandbox could not be handed to its user", dir, "Check that the path is no file of the image.")
+	_, err := e.cli.CopyToContainer(ctx, containerID, client.CopyToContainerOptions{DestinationPath: "/", Content: &b})
+	return e.failure(ctx, err, sandboxcore.CodeProvision, "a directory of the sandbox could not be handed to its user", objectID(containerID), "Check that none of the writable paths is a file of the image.")
 }

@@ -114,7 +114,7 @@ func (s *sandbox) Destroy(ctx context.Context) error {
 		return err
 	}
 	for _, v := range s.volumes {
-		if err := s.e.removeVolume(ctx, v); err != nil {
+		if err := s.e.removeVolume(ctx, v, s.info.Marks.Request); err != nil {
 			return err
 		}
 	}
@@ -191,7 +191,7 @@ func (s *sandbox) stillThere(ctx context.Context, state container.ContainerState
 }
 
 // removeVolume removes one volume of ours. The engine frees it a moment after its container.
-func (e *endpoint) removeVolume(ctx context.Context, name string) error {
+func (e *endpoint) removeVolume(ctx context.Context, name, request string) error {
 	until := time.Now().Add(e.timings.gone)
 	for wait := 20 * time.Millisecond; ; wait = min(2*wait, time.Second) {
 		call, cancel := withDeadline(ctx, e.timings.call)
@@ -204,5 +204,6 @@ func (e *endpoint) removeVolume(ctx context.Context, name string) error {
 		if !isConflict(err) || !time.Now().Before(until) || !pause(ctx, wait) {
 			return out
 		}
+		e.removeTemporaries(ctx, request)
 	}
 }
