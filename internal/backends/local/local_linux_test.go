@@ -1,0 +1,24 @@
+package local
+
+import (
+	"os"
+	"testing"
+
+	"github.com/agentkernel/terraform-provider-agentkernel/internal/backends/workspace/workspacetest"
+	"github.com/agentkernel/terraform-provider-agentkernel/internal/testenv"
+)
+
+func TestMain(m *testing.M) { os.Exit(workspacetest.Main(m, Factory())) }
+
+func TestSuite(t *testing.T) {
+	testenv.Require(t, testenv.Local)
+	workspacetest.Suite(t, Factory())
+}
+
+func TestSuiteUnprivileged(t *testing.T) {
+	testenv.Require(t, testenv.Local)
+	if testenv.RerunUnprivileged(t) {
+		return
+	}
+	workspacetest.Suite(t, Factory())
+}
