@@ -1,0 +1,11 @@
+// Package backends names every backend of the provider. It is the only place that does.
+package backends
+
+import (
+	"github.com/agentkernel/terraform-provider-agentkernel/internal/sandboxcore"
+)
+
+// Registry gives the registry of all backends.
+func Registry() *sandboxcore.Registry {
+	return sandboxcore.NewRegistry()
+}

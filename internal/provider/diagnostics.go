@@ -1,0 +1,173 @@
+package provider
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/hashicorp/terraform-plugin-framework/attr"
+	"github.com/hashicorp/terraform-plugin-framework/diag"
+	"github.com/hashicorp/terraform-plugin-framework/path"
+
+	"github.com/agentkernel/terraform-provider-agentkernel/internal/sandboxcore"
+)
+
+// This file is the one place where errors of the engine become diagnostics, and where every text of a diagnostic that
+// the provider itself makes stands.
+
+// attributeSchema is what a reporter needs of a construct's schema.
+type attributeSchema interface {
+	TypeAtPath(ctx context.Context, p path.Path) (attr.Type, diag.Diagnostics)
+}
+
+// reporter turns errors into diagnostics of one construct.
+type reporter struct {
+	diags *diag.Diagnostics
+	// schema decides whether the attribute that an error blames is one of this construct.
+	schema attributeSchema
+	// fallback is the attribute that is blamed otherwise: on a sandbox, a refused policy is the fault of its profile.
+	fallback string
+	// redact hides the secrets of this request.
+	redact *sandboxcore.Redactor
+}
+
+// error reports err, one diagnostic per refusal. what is used for errors that carry no code of their own.
+func (r reporter) error(ctx context.Context, err error, fallback sandboxcore.Code) {
+	if err == nil {
+		return
+	}
+	tails := ""
+	var run *sandboxcore.RunError
+	if errors.As(err, &run) {
+		tails = runTails(run)
+	}
+	for _, e := range sandboxcore.AllErrors(err, fallback) {
+		summary, detail := e.Code.Title(), r.redact.String(sandboxcore.Clean(errorDetail(e, tails)))
+		if at, ok := r.locate(ctx, e.Attribute); ok {
+			r.diags.AddAttributeError(at, summary, detail)
+			continue
+		}
+		r.diags.AddError(summary, detail)
+	}
+}
+
+// locate finds the attribute to blame: the longest part of at that the schema has, else the fallback.
+func (r reporter) locate(ctx context.Context, at []string) (path.Path, bool) {
+	if r.schema == nil {
+		return path.Empty(), false
+	}
+	for n := len(at); n > 0; n-- {
+		p := attributePath(at[:n])
+		if _, diags := r.schema.TypeAtPath(ctx, p); !diags.HasError() {
+			return p, true
+		}
+	}
+	if r.fallback != "" && len(at) > 0 {
+		return path.Root(r.fallback), true
+	}
+	return path.Empty(), false
+}
+
+// errorDetail lays an error out: what was attempted, on which object, what was said, what to do, code, cause.
+func errorDetail(e *sandboxcore.Error, tails string) string {
+	var b strings.Builder
+	b.WriteString(sentence(e.Attempted))
+	if e.Object != "" {
+		fmt.Fprintf(&b, " (%s)", e.Object)
+	}
+	if e.Said != "" {
+		b.WriteString(": " + e.Said)
+	} else {
+		b.WriteString(".")
+	}
+	if e.Next != "" {
+		b.WriteString("\n\n" + e.Next)
+	}
+	b.WriteString(tails)
+	fmt.Fprintf(&b, "\n\nCode: %s", e.Code)
+	if len(e.Attribute) > 0 {
+		fmt.Fprintf(&b, "\nAttribute: %s", dotted(e.Attribute))
+	}
+	if e.Err != nil {
+		fmt.Fprintf(&b, "\nOriginal error: %v", e.Err)
+	}
+	return b.String()
+}
+
+func runTails(run *sandboxcore.RunError) string {
+	var b strings.Builder
+	if run.ExitCode != nil {
+		fmt.Fprintf(&b, "\n\nExit status: %d", *run.ExitCode)
+	} else {
+		b.WriteString("\n\nExit status: not known")
+	}
+	for _, s := range []struct{ name, tail string }{{"standard output", run.StdoutTail}, {"standard error", run.StderrTail}} {
+		if s.tail == "" {
+			fmt.Fprintf(&b, "\n(no %s)", s.name)
+			continue
+		}
+		fmt.Fprintf(&b, "\n\nEnd of %s:\n%s", s.name, strings.TrimRight(s.tail, "\n"))
+	}
+	return b.String()
+}
+
+func sentence(s string) string {
+	if s == "" {
+		return "The operation failed"
+	}
+	return strings.ToUpper(s[:1]) + s[1:]
+}
+
+func unconfiguredError(construct string) diag.Diagnostic {
+	return diag.NewErrorDiagnostic("Provider Not Configured", construct+" was used before the provider was configured. This is a fault of the provider.")
+}
+
+func providerDataError(construct string, data any) diag.Diagnostic {
+	return diag.NewErrorDiagnostic("Unexpected Provider Data", fmt.Sprintf("%s was given %T instead of the provider's own data. This is a fault of the provider.", construct, data))
+}
+
+// unenforcedWarnings names each dimension that strict = false lets pass. An empty base blames the policy's own attribute.
+func unenforcedWarnings(base path.Path, p *sandboxcore.Profile, verdict sandboxcore.Verdict) []diag.Diagnostic {
+	var out []diag.Diagnostic
+	for _, dimension := range verdict.Unenforced {
+		at := base
+		if at.Equal(path.Empty()) {
+			at = path.Root("policy").AtName(dimension)
+		}
+		out = append(out, diag.NewAttributeWarningDiagnostic(at, "Policy Not Enforced",
+			fmt.Sprintf("The profile %q asks for %s, which the backend %s does not enforce. It is accepted because strict is false: code runs without this limit.",
+				p.Name, dimension, p.Type)))
+	}
+	return out
+}
+
+func isolationNoneWarning(p *sandboxcore.Profile) diag.Diagnostic {
+	return diag.NewAttributeWarningDiagnostic(path.Root("type"), "No Isolation",
+		fmt.Sprintf("Code under the profile %q runs on this machine without any isolation (isolation = \"none\"): it can read and change whatever the user can who runs Terraform, the memory of the provider included. Use it only for code that you trust.", p.Name))
+}
+
+func goneWarning(id string, err error) diag.Diagnostic {
+	return diag.NewWarningDiagnostic("Sandbox Gone", fmt.Sprintf("The sandbox %s does not exist any more and is removed from the state; the next apply makes a new one. Files that were in it are lost.\n\n%s",
+		id, sandboxcore.Clean(err.Error())))
+}
+
+func replaceWarning(id string, reasons []string) diag.Diagnostic {
+	return diag.NewWarningDiagnostic("Sandbox Will Be Replaced", fmt.Sprintf("The sandbox %s has to be replaced, and the files in it will be lost. What changed: %s.", id, strings.Join(reasons, ", ")))
+}
+
+func lateReplacementError(id string, reasons []string) *sandboxcore.Error {
+	return &sandboxcore.Error{
+		Code: sandboxcore.CodeValue, Attempted: "the sandbox was not changed", Object: id, Attribute: []string{"profile"},
+		Said: "values that were not known at plan turned out to need a replacement (" + strings.Join(reasons, ", ") + "), and the plan did not say that files would be lost.",
+		Next: "Run terraform apply again: the values are known now, and the plan will show the replacement.",
+	}
+}
+
+func cleanupSkippedWarning(what string, err error) diag.Diagnostic {
+	return diag.NewWarningDiagnostic("Clean-Up Not Run", fmt.Sprintf("%s was not run, because the environment does not exist any more. The object is removed from the state.\n\n%s", what, sandboxcore.Clean(err.Error())))
+}
+
+func taintedWarning(what string) diag.Diagnostic {
+	return diag.NewWarningDiagnostic("Object Kept for Its Clean-Up", fmt.Sprintf("The run failed. Because %s is set, the object is kept in the state as tainted: the next apply or destroy runs the clean-up first.", what))
+}

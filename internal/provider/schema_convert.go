@@ -1,0 +1,90 @@
+package provider
+
+import (
+	"fmt"
+	"strings"
+
+	datasource "github.com/hashicorp/terraform-plugin-framework/datasource/schema"
+	provider "github.com/hashicorp/terraform-plugin-framework/provider/schema"
+	resource "github.com/hashicorp/terraform-plugin-framework/resource/schema"
+)
+
+// The framework has one set of attribute types per kind of construct. Attributes that several kinds share are written
+// once, as those of a resource, and converted here.
+
+// dataSourceAttributes converts the attributes of a resource to those of a data source.
+func dataSourceAttributes(in map[string]resource.Attribute) map[string]datasource.Attribute {
+	out := make(map[string]datasource.Attribute, len(in))
+	for name, a := range in {
+		out[name] = dataSourceAttribute(a)
+	}
+	return out
+}
+
+func dataSourceAttribute(in resource.Attribute) datasource.Attribute {
+	switch a := in.(type) {
+	case resource.StringAttribute:
+		return datasource.StringAttribute{
+			MarkdownDescription: a.MarkdownDescription, Required: a.Required, Optional: a.Optional, Computed: a.Computed, Sensitive: a.Sensitive,
+			CustomType: a.CustomType, Validators: a.Validators,
+		}
+	case resource.Int64Attribute:
+		return datasource.Int64Attribute{MarkdownDescription: a.MarkdownDescription, Required: a.Required, Optional: a.Optional, Computed: a.Computed, Sensitive: a.Sensitive, Validators: a.Validators}
+	case resource.Float64Attribute:
+		return datasource.Float64Attribute{MarkdownDescription: a.MarkdownDescription, Required: a.Required, Optional: a.Optional, Computed: a.Computed, Sensitive: a.Sensitive, Validators: a.Validators}
+	case resource.BoolAttribute:
+		return datasource.BoolAttribute{MarkdownDescription: a.MarkdownDescription, Required: a.Required, Optional: a.Optional, Computed: a.Computed, Sensitive: a.Sensitive, Validators: a.Validators}
+	case resource.ListAttribute:
+		return datasource.ListAttribute{
+			MarkdownDescription: a.MarkdownDescription, Required: a.Required, Optional: a.Optional, Computed: a.Computed, Sensitive: a.Sensitive,
+			ElementType: a.ElementType, Validators: a.Validators,
+		}
+	case resource.MapAttribute:
+		return datasource.MapAttribute{
+			MarkdownDescription: a.MarkdownDescription, Required: a.Required, Optional: a.Optional, Computed: a.Computed, Sensitive: a.Sensitive,
+			ElementType: a.ElementType, Validators: a.Validators,
+		}
+	case resource.SingleNestedAttribute:
+		return datasource.SingleNestedAttribute{
+			MarkdownDescription: a.MarkdownDescription, Required: a.Required, Optional: a.Optional, Computed: a.Computed, Sensitive: a.Sensitive,
+			Attributes: dataSourceAttributes(a.Attributes), Validators: a.Validators,
+		}
+	}
+	panic(fmt.Sprintf("no data source form of %T", in))
+}
+
+// providerAttributes converts optional attributes of a resource to those of a provider.
+func providerAttributes(in map[string]resource.Attribute) map[string]provider.Attribute {
+	out := make(map[string]provider.Attribute, len(in))
+	for name, a := range in {
+		out[name] = providerAttribute(a)
+	}
+	return out
+}
+
+func providerAttribute(in resource.Attribute) provider.Attribute {
+	switch a := in.(type) {
+	case resource.StringAttribute:
+		return provider.StringAttribute{MarkdownDescription: a.MarkdownDescription, Optional: true, Sensitive: a.Sensitive, CustomType: a.CustomType, Validators: a.Validators}
+	case resource.Int64Attribute:
+		return provider.Int64Attribute{MarkdownDescription: a.MarkdownDescription, Optional: true, Sensitive: a.Sensitive, Validators: a.Validators}
+	case resource.Float64Attribute:
+		return provider.Float64Attribute{MarkdownDescription: a.MarkdownDescription, Optional: true, Sensitive: a.Sensitive, Validators: a.Validators}
+	case resource.BoolAttribute:
+		return provider.BoolAttribute{MarkdownDescription: a.MarkdownDescription, Optional: true, Sensitive: a.Sensitive, Validators: a.Validators}
+	case resource.ListAttribute:
+		return provider.ListAttribute{MarkdownDescription: a.MarkdownDescription, Optional: true, Sensitive: a.Sensitive, ElementType: a.ElementType, Validators: a.Validators}
+	case resource.MapAttribute:
+		return provider.MapAttribute{MarkdownDescription: a.MarkdownDescription, Optional: true, Sensitive: a.Sensitive, ElementType: a.ElementType, Validators: a.Validators}
+	case resource.SingleNestedAttribute:
+		return provider.SingleNestedAttribute{
+			MarkdownDescription: a.MarkdownDescription, Optional: true, Sensitive: a.Sensitive,
+			Attributes: providerAttributes(a.Attributes), Validators: a.Validators,
+		}
+	}
+	panic(fmt.Sprintf("no provider form of %T", in))
+}
+
+func dotted(at []string) string { return strings.Join(at, ".") }
+
+func hasPathPrefix(p, prefix string) bool { return strings.HasPrefix(p, prefix+".") }
