@@ -1,0 +1,26 @@
+//go:build linux
+
+package bubblewrap
+
+import (
+	"os"
+	"testing"
+
+	"github.com/agentkernel/terraform-provider-agentkernel/internal/backends/workspace/workspacetest"
+	"github.com/agentkernel/terraform-provider-agentkernel/internal/testenv"
+)
+
+func TestMain(m *testing.M) { os.Exit(workspacetest.Main(m, Factory())) }
+
+func TestSuite(t *testing.T) {
+	testenv.Require(t, testenv.Bubblewrap)
+	workspacetest.Suite(t, Factory())
+}
+
+func TestSuiteUnprivileged(t *testing.T) {
+	testenv.Require(t, testenv.Bubblewrap)
+	if testenv.RerunUnprivileged(t) {
+		return
+	}
+	workspacetest.Suite(t, Factory())
+}
