@@ -32,6 +32,8 @@ type plan struct {
 	options client.ContainerCreateOptions
 	// volumes are the named volumes of the writable paths, by path.
 	volumes map[string]string
+	// covered are the named volumes that keep volumes of the image from being writable.
+	covered []string
 	// workspace says that the working directory is one of the container's own file system.
 	workspace bool
 	// tmpfs are the in-memory directories: their owner is a mount option and therefore must be known before the create.
@@ -73,6 +75,14 @@ func planContainer(req sandboxcore.CreateRequest, image imageFacts, helperVolume
 	p.addPaths(host, req, image, o)
 	env := make([]string, 0, len(req.Env))
 	for _, k := range slices.Sorted(maps.Keys(req.Env)) {
+		// The engine's own refusal would repeat the value, which may be a secret.
+		if k == "" || strings.ContainsAny(k, "=\x00") || strings.Contains(req.Env[k], "\x00") {
+			return plan{}, &sandboxcore.Error{
+				Code: sandboxcore.CodeValue, Attempted: "the sandbox was refused before anything was created", Object: req.Marks.Name,
+				Said: fmt.Sprintf("%q cannot be a variable of the environment: its name is empty or holds =, or it holds a NUL byte.", k),
+				Next: "Rename it, or clean its value.", Attribute: []string{"env"},
+			}
+		}
 		env = append(env, k+"="+req.Env[k])
 	}
 	p.options = client.ContainerCreateOptions{
@@ -114,21 +124,25 @@ func (p *plan) addPaths(host *container.HostConfig, req sandboxcore.CreateReques
 		for i, w := range writable {
 			name := fmt.Sprintf("agentkernel-%s-%d", req.Marks.Request, i)
 			p.volumes[w] = name
-			host.Mounts = append(host.Mounts, mount.Mount{
-				Type: mount.TypeVolume, Source: name, Target: w,
-				VolumeOptions: &mount.VolumeOptions{Labels: map[string]string{
-					sandboxcore.MarkManaged: "true", sandboxcore.MarkKind: kindWorkspace, sandboxcore.MarkRequest: req.Marks.Request,
-				}},
-			})
+			host.Mounts = append(host.Mounts, volumeMount(name, w, req.Marks.Request, false))
 		}
 	}
 	// A volume that the image declares would be one more writable path. Mounted by us, it is read-only.
 	for _, v := range slices.Sorted(slices.Values(image.volumes)) {
 		v = path.Clean(v)
 		if !slices.ContainsFunc(writable, func(w string) bool { return within(v, w) }) {
-			host.Mounts = append(host.Mounts, mount.Mount{Type: mount.TypeVolume, Target: v, ReadOnly: true})
+			name := fmt.Sprintf("agentkernel-%s-image-%d", req.Marks.Request, len(p.covered))
+			p.covered = append(p.covered, name)
+			host.Mounts = append(host.Mounts, volumeMount(name, v, req.Marks.Request, true))
 		}
 	}
+}
+
+// volumeMount mounts a named volume that belongs to the sandbox. What the image has at the path is copied into it.
+func volumeMount(name, path, request string, readOnly bool) mount.Mount {
+	return mount.Mount{Type: mount.TypeVolume, Source: name, Target: path, ReadOnly: readOnly, VolumeOptions: &mount.VolumeOptions{
+		Labels: map[string]string{sandboxcore.MarkManaged: "true", sandboxcore.MarkKind: kindWorkspace, sandboxcore.MarkRequest: request},
+	}}
 }
 
 // setOwner fixes the mount options of in-memory directories, which carry their owner.

@@ -58,7 +58,7 @@ func (e *endpoint) Create(ctx context.Context, req sandboxcore.CreateRequest, on
 		NativeID: created.ID, Endpoint: info.ID, Status: sandboxcore.StatusStopped, Marks: req.Marks,
 		CreatedAt: req.Marks.Created, Details: details(image.ref, image.id, image.digest),
 	}, helperVolume: volume}
-	s.volumes = slices.Sorted(maps.Values(p.volumes))
+	s.volumes = append(slices.Sorted(maps.Values(p.volumes)), p.covered...)
 	e.listing.drop()
 	if onCreated != nil {
 		onCreated(s.info)
@@ -130,7 +130,7 @@ func blame(err error, req sandboxcore.CreateRequest) {
 		return
 	}
 	o := optionsOf(req.Profile)
-	said := strings.ToLower(known.Said)
+	said := strings.ToLower(known.Error())
 	switch {
 	case o.network != "" && strings.Contains(said, "network") && strings.Contains(said, "not found"):
 		known.Attribute, known.Next = []string{"docker", keyNetwork}, "Create the network with docker network create, or name one that exists."

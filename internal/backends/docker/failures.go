@@ -15,6 +15,7 @@ import (
 	"syscall"
 
 	cerrdefs "github.com/containerd/errdefs"
+	"github.com/moby/moby/api/types/jsonstream"
 	"github.com/moby/moby/client"
 
 	"github.com/agentkernel/terraform-provider-agentkernel/internal/sandboxcore"
@@ -37,19 +38,19 @@ func (e *endpoint) failure(ctx context.Context, err error, code sandboxcore.Code
 	if away := e.target.unreachable(ctx, err, attempted); away != nil {
 		return away
 	}
-	return &sandboxcore.Error{Code: code, Attempted: attempted, Object: object, Said: sentence(engineText(err)), Next: next, Err: quiet{err}}
+	return &sandboxcore.Error{
+		Code: code, Attempted: attempted, Object: object, Said: "The Docker engine refused it.", Next: next, Err: engineError{err},
+	}
 }
 
-// quiet keeps an error for errors.Is without repeating its text, which Said has already.
-type quiet struct{ error }
+// engineError shows the engine's own sentence without the client's decoration.
+type engineError struct{ err error }
 
-func (q quiet) Error() string { return "as above." }
-func (q quiet) Unwrap() error { return q.error }
-
-// engineText is the engine's own sentence without the client's decoration.
-func engineText(err error) string {
-	return strings.TrimSpace(strings.TrimPrefix(err.Error(), "Error response from daemon: "))
+func (e engineError) Error() string {
+	return strings.TrimSpace(strings.TrimPrefix(e.err.Error(), "Error response from daemon: "))
 }
+
+func (e engineError) Unwrap() error { return e.err }
 
 func sentence(s string) string {
 	s = strings.TrimSpace(s)
@@ -61,19 +62,34 @@ func sentence(s string) string {
 
 // unreachable classifies an error of the way to the engine. It gives nil for an answer of the engine.
 func (t target) unreachable(ctx context.Context, err error, attempted string) *sandboxcore.Error {
-	out := &sandboxcore.Error{Code: sandboxcore.CodeUnreachable, Attempted: attempted, Object: "Docker engine at " + t.host, Err: quiet{err}}
+	out := &sandboxcore.Error{Code: sandboxcore.CodeUnreachable, Attempted: attempted, Object: "Docker engine at " + t.host, Err: engineError{err}}
 	if err == nil {
 		return nil
 	}
-	if t.fillVersion(out, err) || t.fillContext(ctx, out, err) || t.fillSSH(out, err) || t.fillTLS(out, err) || t.fillNetwork(out, err) || t.fillNonsense(out, err) {
+	if t.fillVersion(out, err) {
+		return out
+	}
+	if answered(err) {
+		return nil
+	}
+	if t.fillContext(ctx, out, err) || t.fillSSH(out, err) || t.fillTLS(out, err) || t.fillNetwork(out, err) || t.fillNonsense(out, err) {
 		return out
 	}
 	if client.IsErrConnectionFailed(err) {
-		out.Said = sentence(err.Error())
+		out.Said = "The connection could not be made."
 		out.Next = "Check that the engine runs and that its address is right; it comes from " + t.origin + "."
 		return out
 	}
 	return nil
+}
+
+// answered reports whether err is what the engine itself answered, with an HTTP status or in the stream of a pull. What
+// such an answer says about connections is about others: a registry, a plugin.
+func answered(err error) bool {
+	var inStream *jsonstream.Error
+	return errors.As(err, &inStream) || cerrdefs.IsInvalidArgument(err) || cerrdefs.IsNotFound(err) || cerrdefs.IsConflict(err) ||
+		cerrdefs.IsPermissionDenied(err) || cerrdefs.IsUnauthorized(err) || cerrdefs.IsInternal(err) || cerrdefs.IsNotImplemented(err) ||
+		cerrdefs.IsUnavailable(err) || cerrdefs.IsNotModified(err)
 }
 
 func (t target) fillContext(ctx context.Context, out *sandboxcore.Error, err error) bool {
@@ -100,8 +116,8 @@ func (t target) fillVersion(out *sandboxcore.Error, err error) bool {
 		!strings.Contains(said, "Maximum supported API version") {
 		return false
 	}
-	out.Said = fmt.Sprintf("The engine and this provider have no API version in common: this provider speaks %s to %s, and the engine said: %s",
-		client.MinAPIVersion, client.MaxAPIVersion, sentence(engineText(err)))
+	out.Said = fmt.Sprintf("The engine and this provider have no API version in common, or not the one that was asked for. This provider speaks %s to %s; what the engine speaks stands below.",
+		client.MinAPIVersion, client.MaxAPIVersion)
 	if t.apiVersion != "" {
 		out.Next = fmt.Sprintf("Version %s was fixed by %s: remove it, or name one that both sides know.", t.apiVersion, t.apiOrigin)
 	} else {
@@ -146,11 +162,7 @@ func (t target) fillSSH(out *sandboxcore.Error, err error) bool {
 	case has("Cannot connect to the Docker daemon"):
 		out.Said, out.Next = "ssh works, but no engine runs on the remote machine.", "Start Docker there."
 	case has("exited with exit status", "has exited with"):
-		// The client's own text guesses at the address; ssh's words are what helps.
-		if _, stderr, found := strings.Cut(said, "stderr="); found {
-			said = stderr
-		}
-		out.Said, out.Next = "ssh ended before the engine answered: "+sentence(said), "Check that ssh to the address works by hand, and that docker runs there."
+		out.Said, out.Next = "ssh ended before the engine answered.", "Check that ssh to the address works by hand, and that docker runs there."
 	default:
 		return false
 	}
@@ -168,7 +180,7 @@ func (t target) fillTLS(out *sandboxcore.Error, err error) bool {
 	case errors.As(err, &record), strings.Contains(said, "server gave HTTP response to HTTPS client"):
 		out.Said, out.Next = "The other side does not speak TLS.", "Remove the TLS material for this address, or use the engine's TLS port."
 	case errors.As(err, &unknown), errors.As(err, &hostname), errors.As(err, &invalid), errors.As(err, &verification):
-		out.Said = "The engine's certificate was refused: " + sentence(said)
+		out.Said = "The engine's certificate was refused."
 		out.Next = "Check that ca.pem is the authority of this engine and that its certificate names the host of the address."
 	case strings.Contains(said, "client authentication"), strings.Contains(said, "tls: certificate required"), strings.Contains(said, "remote error: tls"):
 		out.Said = "The engine refused the client certificate, or there was none."
@@ -192,10 +204,10 @@ func (t target) fillNetwork(out *sandboxcore.Error, err error) bool {
 	case errors.Is(err, fs.ErrNotExist), strings.Contains(said, "no such file or directory") && client.IsErrConnectionFailed(err):
 		out.Said = "There is no such socket."
 		out.Next = "Start Docker, or name another engine with host in the provider's docker attribute or DOCKER_HOST. The address comes from " + t.origin + "."
-	case errors.Is(err, fs.ErrPermission), strings.Contains(said, "permission denied while trying to connect"):
+	case errors.Is(err, fs.ErrPermission), strings.Contains(said, "permission denied while trying to connect") && client.IsErrConnectionFailed(err):
 		out.Said = "This user may not use the socket."
 		out.Next = "Add the user to the group of the socket (usually docker), or use an engine of its own (rootless)."
-	case errors.Is(err, syscall.ECONNREFUSED), strings.Contains(said, "connection refused"),
+	case errors.Is(err, syscall.ECONNREFUSED),
 		client.IsErrConnectionFailed(err) && strings.Contains(said, "Is the docker daemon running"):
 		out.Said = "The connection was refused: nothing listens there."
 		out.Next = "Start the engine, or check the address; it comes from " + t.origin + "."
@@ -217,7 +229,7 @@ func (t target) fillNonsense(out *sandboxcore.Error, err error) bool {
 		!errors.Is(err, client.ErrRedirect) && !strings.Contains(said, "invalid character") {
 		return false
 	}
-	out.Said = "What answers there does not speak the engine's protocol: " + sentence(engineText(err))
+	out.Said = "What answers there does not speak the engine's protocol."
 	out.Next = "Check that the address is that of a Docker engine and not of something else; it comes from " + t.origin + "."
 	return true
 }

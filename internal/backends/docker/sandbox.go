@@ -139,7 +139,7 @@ func (s *sandbox) removeContainer(ctx context.Context) error {
 			}
 			cancel()
 			if err != nil && !isNotFound(err) {
-				said = engineText(err)
+				said = engineError{err}.Error()
 			}
 			// "Removal already in progress" needs patience and no second request.
 			ask = err != nil && !isConflict(err)
