@@ -71,7 +71,7 @@ list_volumes() {
 	[ -z "$engine" ] || docker volume ls -q --filter label=agentkernel.io/managed=true | sort
 }
 list_workspaces() {
-	[ ! -d "$data" ] || find "$data" -mindepth 2 -maxdepth 2 | sort
+	[ ! -d "$data" ] || find "$data" -mindepth 2 -maxdepth 2 -type d | sort
 }
 if engine_answers; then engine=1; fi
 list_processes >"$work/processes.before"
