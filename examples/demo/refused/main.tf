@@ -19,7 +19,7 @@ data "agentkernel_profile" "refused" {
 
   policy = {
     network_egress = "allowlist"
-    network_allow  = ["api.example.com:443"]
+    network_allow  = ["api.example.com"]
     memory_mb      = 512
   }
 }
