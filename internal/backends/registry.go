@@ -2,10 +2,15 @@
 package backends
 
 import (
+	"github.com/agentkernel/terraform-provider-agentkernel/internal/backends/docker"
+	"github.com/agentkernel/terraform-provider-agentkernel/internal/backends/local"
 	"github.com/agentkernel/terraform-provider-agentkernel/internal/sandboxcore"
 )
 
 // Registry gives the registry of all backends.
 func Registry() *sandboxcore.Registry {
-	return sandboxcore.NewRegistry()
+	return sandboxcore.NewRegistry(
+		docker.Factory(),
+		local.Factory(),
+	)
 }
