@@ -62,7 +62,8 @@ func (e *ProtocolError) Error() string { return "run helper protocol: " + e.Reas
 type StartError struct {
 	Errno Errno
 	// Stage is "exec" (the program itself), "interpreter" (it exists, the interpreter or loader that it names
-	// does not), "chdir", "fork", "memfd", "pipe", "arguments", "setup" or "protocol".
+	// does not), "chdir", "fork", "memfd", "pipe", "subreaper" (the kernel cannot hand orphans
+	// to the helper, so it could not find them), "arguments", "setup" or "protocol".
 	Stage string
 	// Program is the name that failed, for "exec" and "interpreter".
 	Program string

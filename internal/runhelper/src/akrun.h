@@ -109,6 +109,7 @@ struct child_report {
 #define STAGE_PIPE 6u
 #define STAGE_ARGUMENTS 7u
 #define STAGE_PROTOCOL 8u
+#define STAGE_SUBREAPER 9u
 
 /* modes */
 int run_main(char **env);

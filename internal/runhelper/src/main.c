@@ -20,6 +20,7 @@ void akrun_main(long *stack)
 	for (int fd = 0; fd < 3; fd++)
 		if (sys_fcntl(fd, F_GETFD, 0) < 0)
 			sys_open("/dev/null", O_RDWR, 0);
+	sys_prctl(PR_SET_NAME, (long)"akrun"); /* init knows supervisors by it, whatever the file is called */
 	oq = &own_queue;
 	int code = 2;
 	if (argc >= 2 && str_eq(argv[1], "init"))

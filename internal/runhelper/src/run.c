@@ -9,6 +9,7 @@
 static char *args[MAX_ARGS + 2], *envs[MAX_ENV + 1], *alts[MAX_ALTS];
 static u32 nargs, nenvs, nalts;
 static char *arena, *dir;
+static long subreaper; /* errno of becoming one, negative, or 0 */
 static usize arena_used;
 
 static struct {
@@ -39,7 +40,7 @@ static struct {
 } s;
 
 static const char *const stage_names[] = {"setup", "chdir", "exec", "interpreter", "fork",
-					  "memfd", "pipe", "arguments", "protocol"};
+					  "memfd", "pipe", "arguments", "protocol", "subreaper"};
 
 static void not_started(u32 err, u32 index, u32 stage)
 {
@@ -222,6 +223,9 @@ static void make_pipe(int p[2])
 static void start(void)
 {
 	int in[2] = {-1, -1}, out[2], err[2], rep[2];
+	/* Without it orphans are lost, and "no child left" would mean nothing. PID 1 gets them anyway. */
+	if (subreaper < 0 && sys_getpid() != 1)
+		fail_setup(-subreaper, STAGE_SUBREAPER);
 	if (par.flags & P_STDIN)
 		make_pipe(in);
 	make_pipe(out);
@@ -672,7 +676,7 @@ static void stay_behind(void)
 int run_main(char **env)
 {
 	sys_prctl(PR_SET_DUMPABLE, 0);
-	sys_prctl(PR_SET_CHILD_SUBREAPER, 1);
+	subreaper = sys_prctl(PR_SET_CHILD_SUBREAPER, 1);
 	ignore_signal(SIGPIPE);
 	ignore_signal(SIGHUP);
 	ignore_signal(SIGINT);

@@ -210,6 +210,7 @@ static inline long sys6(long n, long a, long b, long c, long d, long e, long f)
 
 #define PR_SET_PDEATHSIG 1
 #define PR_SET_DUMPABLE 4
+#define PR_SET_NAME 15
 #define PR_SET_CHILD_SUBREAPER 36
 
 #define RLIMIT_CORE 4
