@@ -2,6 +2,7 @@
 package backends
 
 import (
+	"github.com/agentkernel/terraform-provider-agentkernel/internal/backends/bubblewrap"
 	"github.com/agentkernel/terraform-provider-agentkernel/internal/backends/docker"
 	"github.com/agentkernel/terraform-provider-agentkernel/internal/backends/local"
 	"github.com/agentkernel/terraform-provider-agentkernel/internal/sandboxcore"
@@ -10,6 +11,7 @@ import (
 // Registry gives the registry of all backends.
 func Registry() *sandboxcore.Registry {
 	return sandboxcore.NewRegistry(
+		bubblewrap.Factory(),
 		docker.Factory(),
 		local.Factory(),
 	)
