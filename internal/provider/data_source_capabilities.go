@@ -4,7 +4,6 @@ import (
 	"context"
 
 	"github.com/hashicorp/terraform-plugin-framework-validators/datasourcevalidator"
-	"github.com/hashicorp/terraform-plugin-framework/attr"
 	"github.com/hashicorp/terraform-plugin-framework/datasource"
 	"github.com/hashicorp/terraform-plugin-framework/datasource/schema"
 	"github.com/hashicorp/terraform-plugin-framework/path"
@@ -143,22 +142,4 @@ func plainProfile(reg *sandboxcore.Registry, backend string, policy sandboxcore.
 		}
 	}
 	return p, err
-}
-
-// DeclaredCapabilities gives, for generated documentation, the capabilities of every backend with its default settings,
-// as text by field.
-func DeclaredCapabilities(reg *sandboxcore.Registry) (map[sandboxcore.BackendType]map[string]attr.Value, error) {
-	out := map[sandboxcore.BackendType]map[string]attr.Value{}
-	for _, t := range reg.Types() {
-		p, err := plainProfile(reg, string(t), sandboxcore.PolicyInput{})
-		if err != nil {
-			return nil, err
-		}
-		caps, err := reg.Capabilities(p)
-		if err != nil {
-			return nil, err
-		}
-		out[t] = capabilityValues(caps)
-	}
-	return out, nil
 }

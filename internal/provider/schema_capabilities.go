@@ -26,7 +26,7 @@ func stringsValue[T ~string](in []T) attr.Value {
 	return types.ListValueMust(types.StringType, out)
 }
 
-// capabilities lists every field, in the order of the table in README.md.
+// capabilities lists every field.
 var capabilities = []capability{
 	{"isolation", "Strength of the boundary: `none`, `os_policy`, `container`, `syscall_filter`, `micro_vm` or `wasm`.", func(c sandboxcore.Capabilities) attr.Value { return types.StringValue(string(c.Isolation)) }},
 	{"isolation_asserted", "The operator vouches for the tier; the provider cannot see it.", func(c sandboxcore.Capabilities) attr.Value { return types.BoolValue(c.IsolationAsserted) }},
@@ -55,15 +55,6 @@ var capabilities = []capability{
 	{"keep_background", "`background = \"keep\"` is possible.", func(c sandboxcore.Capabilities) attr.Value { return types.BoolValue(c.KeepBackground) }},
 	{"kills_tree", "A timeout ends every process of a run, whatever it did to hide.", func(c sandboxcore.Capabilities) attr.Value { return types.BoolValue(c.KillsTree) }},
 	{"assertable", "Settings by which an operator vouches for something that the provider cannot see.", func(c sandboxcore.Capabilities) attr.Value { return stringsValue(c.Assertable) }},
-}
-
-// CapabilityNames lists the capability fields in a fixed order, for generated documentation.
-func CapabilityNames() []string {
-	out := make([]string, len(capabilities))
-	for i, c := range capabilities {
-		out[i] = c.name
-	}
-	return out
 }
 
 func capabilityAttributes() map[string]schema.Attribute {
