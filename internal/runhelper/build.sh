@@ -20,7 +20,7 @@ case "${1-}" in
 	;;
 esac
 
-sources='src/main.c src/lib.c src/frames.c src/proc.c src/oom.c src/child.c src/run.c src/file.c src/guard.c src/init.c'
+sources='src/main.c src/lib.c src/frames.c src/proc.c src/oom.c src/child.c src/run.c src/file.c src/guard.c src/init.c src/dial.c'
 flags='-std=gnu11 -Os -nostdlib -static -ffreestanding -fno-pie -no-pie -fno-stack-protector
  -fno-asynchronous-unwind-tables -fno-unwind-tables -fno-tree-loop-distribute-patterns -fno-ident -fno-common
  -ffunction-sections -fdata-sections -Wall -Wextra -Werror -Wshadow -Wno-unused-parameter

@@ -13,6 +13,11 @@
 //   - akrun run: supervises one run, or does one file operation. Also as PID 1 of a pid namespace.
 //   - akrun guard: the same with a second process that only watches the first. For hosts where the run has no
 //     pid namespace of its own: code that kills its supervisor does not get away.
+//   - akrun run FILE: the same as run, with the variables of FILE (KEY=VALUE, each ended by a NUL, less than
+//     1 MiB) over those that it was started with.
+//   - akrun dial closed|open HOST PORT MILLISECONDS: ends with 0 as soon as two attempts in a row to connect to
+//     HOST (an address as 8 or 32 hexadecimal digits) failed, or succeeded; with 1 when the time is over first.
+//   - akrun listen PORT: takes and closes connections until SIGTERM or SIGINT.
 //
 // # Protocol, version 1
 //

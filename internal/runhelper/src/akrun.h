@@ -115,6 +115,9 @@ struct child_report {
 int run_main(char **env);
 int init_main(int argc, char **argv);
 int guard_main(char **env);
+int dial_main(int argc, char **argv);
+int listen_main(int argc, char **argv);
+int run_file_main(const char *file, char **env);
 /* file.c: 1 when the frame was a file operation (answered completely) */
 int file_operation(u8 type, u32 len);
 

@@ -29,5 +29,11 @@ void akrun_main(long *stack)
 		code = run_main(env);
 	else if (argc == 2 && str_eq(argv[1], "guard"))
 		code = guard_main(env);
+	else if (argc == 3 && str_eq(argv[1], "run"))
+		code = run_file_main(argv[2], env);
+	else if (argc >= 2 && str_eq(argv[1], "dial"))
+		code = dial_main(argc, argv);
+	else if (argc >= 2 && str_eq(argv[1], "listen"))
+		code = listen_main(argc, argv);
 	sys_exit(code);
 }

@@ -1,0 +1,155 @@
+package runhelper
+
+import (
+	"context"
+	"encoding/hex"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// helperExit runs a mode of the helper to its end and gives its exit status.
+func helperExit(ctx context.Context, t *testing.T, args ...string) int {
+	t.Helper()
+	cmd := exec.CommandContext(ctx, helperPath(t), args...)
+	if err := cmd.Run(); err != nil && cmd.ProcessState == nil {
+		t.Fatal(err)
+	}
+	return cmd.ProcessState.ExitCode()
+}
+
+func TestDialTellsOpenFromClosed(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	port := strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
+	host := hex.EncodeToString(net.IPv4(127, 0, 0, 1).To4())
+	dial := func(want, milliseconds string) int {
+		return helperExit(t.Context(), t, "dial", want, host, port, milliseconds)
+	}
+	if got := dial("open", "5000"); got != 0 {
+		t.Errorf("an open address: %d", got)
+	}
+	if got := dial("closed", "300"); got != 1 {
+		t.Errorf("an open address counts as closed: %d", got)
+	}
+	l.Close()
+	if got := dial("closed", "5000"); got != 0 {
+		t.Errorf("a closed address: %d", got)
+	}
+	if got := dial("open", "300"); got != 1 {
+		t.Errorf("a closed address counts as open: %d", got)
+	}
+	for _, bad := range [][]string{
+		{"dial"},
+		{"dial", "closed", "7f0000", "1", "1"},
+		{"dial", "closed", "7f00000g", "1", "1"},
+		{"dial", "closed", host, "0", "1"},
+		{"dial", "closed", host, "65536", "1"},
+		{"dial", "closed", host, "99999999999999999999", "1"},
+		{"dial", "shut", host, "1", "1"},
+		{"listen"},
+		{"listen", "0"},
+		{"listen", "x"},
+	} {
+		if got := helperExit(t.Context(), t, bad...); got != 2 {
+			t.Errorf("%q: %d", bad, got)
+		}
+	}
+}
+
+// An address becomes unreachable while it is watched: the wait ends then, not before.
+func TestDialWaitsForTheChange(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := make(chan struct{})
+	go func() {
+		defer close(seen)
+		for range 3 {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			c.Close()
+		}
+	}()
+	done := make(chan int, 1)
+	port := strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
+	go func() { done <- helperExit(t.Context(), t, "dial", "closed", "7f000001", port, "20000") }()
+	<-seen
+	select {
+	case got := <-done:
+		t.Fatalf("it ended with %d while the address was open", got)
+	default:
+	}
+	l.Close()
+	if got := <-done; got != 0 {
+		t.Errorf("got %d", got)
+	}
+}
+
+func TestListenTakesConnectionsUntilTold(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	port := strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
+	l.Close()
+	cmd := exec.CommandContext(t.Context(), helperPath(t), "listen", port)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "it listens", func() bool {
+		c, err := net.DialTimeout("tcp4", "127.0.0.1:"+port, time.Second)
+		if err != nil {
+			return false
+		}
+		c.Close()
+		return true
+	})
+	if err := cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestRunTakesTheEnvironmentOfAFile(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "env")
+	if err := os.WriteFile(file, []byte("FROM_FILE=a b\nc\x00OVER_PROCESS=file\x00OVER_RUN=file\x00EMPTY=\x00"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	run := func(args ...string) (string, error) {
+		conn, err := StartProcess(t.Context(), helperPath(t), args, func(c *exec.Cmd) {
+			c.Env = []string{"PATH=" + os.Getenv("PATH"), "OVER_PROCESS=process", "OVER_PROCESSES=other"}
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		req := ShellRequest([]byte(`printf '%s|' "$FROM_FILE" "$OVER_PROCESS" "$OVER_PROCESSES" "$OVER_RUN" "${EMPTY-unset}"`))
+		req.Env = []string{"OVER_RUN=run"}
+		var out strings.Builder
+		_, err = Run(t.Context(), conn, req, &out, nil)
+		return out.String(), err
+	}
+	if got, err := run("run", file); err != nil || got != "a b\nc|file|other|run||" {
+		t.Errorf("%q, %v", got, err)
+	}
+	if _, err := run("run", file+".missing"); err == nil {
+		t.Error("a run without the file of its environment started")
+	}
+}
