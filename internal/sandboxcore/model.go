@@ -168,6 +168,15 @@ type Principal struct {
 	Mode    IdentityMode `json:"mode"`
 	Subject string       `json:"subject"`
 	Groups  []string     `json:"groups,omitempty"`
+	// Kubernetes names the user as a cluster knows it; nil: Subject and Groups.
+	Kubernetes *KubernetesPrincipal `json:"kubernetes,omitempty"`
+}
+
+// KubernetesPrincipal is a user as the API server of a cluster knows it.
+type KubernetesPrincipal struct {
+	User   string              `json:"user,omitempty"`
+	Groups []string            `json:"groups,omitempty"`
+	Extra  map[string][]string `json:"extra,omitempty"`
 }
 
 // DefaultPrincipal is the principal of a configuration that names none.
