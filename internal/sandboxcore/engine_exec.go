@@ -185,6 +185,7 @@ func checkText(refuse func(attr, object, said, next string), attr string, text [
 // status to show with it. A run is never started twice.
 func (e *Engine) Exec(ctx context.Context, req ExecRequest) (ExecResult, error) {
 	result := ExecResult{RunID: e.cfg.NewID()}
+	ctx = withPrincipal(ctx, req.Principal)
 	rec := AuditRecord{Operation: OpRun, Principal: &req.Principal, RunID: result.RunID}
 	rec.CodeSHA256, rec.CodeBytes = codeDigest(req)
 	p, verdict, err := e.CheckExec(req)
@@ -207,9 +208,9 @@ func (e *Engine) Exec(ctx context.Context, req ExecRequest) (ExecResult, error) 
 		return result, e.refused(rec, err)
 	}
 	started := e.cfg.Now()
-	redactor := NewRedactor(e.secretValues(secrets, req.EnvWO)...)
-	err = e.exec(ctx, &rec, p, req, env, redactor, &result)
-	return result, e.finished(rec, started, redactor.Error(err))
+	_ = e.secretValues(secrets, req.EnvWO) // known from here on
+	err = e.exec(ctx, &rec, p, req, env, &result)
+	return result, e.finished(rec, started, NewRedactor(e.secretValues()...).Error(err))
 }
 
 func codeDigest(req ExecRequest) (string, int) {
@@ -221,7 +222,7 @@ func codeDigest(req ExecRequest) (string, int) {
 	return hex.EncodeToString(sum[:]), len(text)
 }
 
-func (e *Engine) exec(ctx context.Context, rec *AuditRecord, p *Profile, req ExecRequest, env map[string]string, redactor *Redactor, result *ExecResult) error {
+func (e *Engine) exec(ctx context.Context, rec *AuditRecord, p *Profile, req ExecRequest, env map[string]string, result *ExecResult) error {
 	ep, endpoint, err := e.connect(ctx, p.Type)
 	if err != nil {
 		return err
@@ -241,12 +242,12 @@ func (e *Engine) exec(ctx context.Context, rec *AuditRecord, p *Profile, req Exe
 		if err := e.audit(allowed); err != nil {
 			return err
 		}
-		return e.runIn(ctx, where, p, req, env, redactor, result)
+		return e.runIn(ctx, where, p, req, env, result)
 	}
 	if err := e.audit(allowed); err != nil {
 		return err
 	}
-	return e.oneShot(ctx, rec, ep, p, req, env, redactor, result)
+	return e.oneShot(ctx, rec, ep, p, req, env, result)
 }
 
 // bound opens the environment that a binding names and checks that it is the one.
@@ -273,7 +274,29 @@ func (e *Engine) bound(ctx context.Context, ep Endpoint, p *Profile, b Binding) 
 			Next: "Set desired_state = \"running\" on the agentkernel_sandbox.", Attribute: []string{"binding"},
 		}
 	}
+	if err := e.learnSecrets(ctx, sb); err != nil {
+		return nil, err
+	}
 	return sb, nil
+}
+
+// learnSecrets makes the secret values in a sandbox's own environment known, so that output shows none of them. They
+// were given when it was made, perhaps by another process, and the provider's secrets may have changed since.
+func (e *Engine) learnSecrets(ctx context.Context, sb ManagedSandbox) error {
+	args := sb.Info().Marks.Args
+	names := append(sortedKeys(args.SecretEnv), args.EnvWO...)
+	reader, ok := sb.(EnvironmentReader)
+	if len(names) == 0 || !ok {
+		return nil
+	}
+	env, err := reader.ReadEnv(ctx)
+	if err != nil {
+		return err
+	}
+	for _, n := range names {
+		_ = e.secretValues(map[string]string{n: env[n]})
+	}
+	return nil
 }
 
 func (e *Engine) attach(ctx context.Context, ep Endpoint, p *Profile, ref SandboxRef) (Environment, error) {
@@ -295,7 +318,7 @@ func (e *Engine) attach(ctx context.Context, ep Endpoint, p *Profile, ref Sandbo
 }
 
 // oneShot makes a sandbox, runs in it and destroys it, whatever happened and even when ctx has ended.
-func (e *Engine) oneShot(ctx context.Context, rec *AuditRecord, ep Endpoint, p *Profile, req ExecRequest, env map[string]string, redactor *Redactor, result *ExecResult) error {
+func (e *Engine) oneShot(ctx context.Context, rec *AuditRecord, ep Endpoint, p *Profile, req ExecRequest, env map[string]string, result *ExecResult) error {
 	principal := req.Principal
 	marks := Marks{
 		Name: "run-" + result.RunID, Spec: req.Spec, Created: e.cfg.Now().UTC().Truncate(time.Millisecond), Request: e.cfg.NewID(),
@@ -307,7 +330,7 @@ func (e *Engine) oneShot(ctx context.Context, rec *AuditRecord, ep Endpoint, p *
 		rec.ID = SandboxID(p.Type, i.NativeID)
 	})
 	if err == nil {
-		err = e.runIn(ctx, sb, p, req, env, redactor, result)
+		err = e.runIn(ctx, sb, p, req, env, result)
 	}
 	if created == "" && sb == nil {
 		return err
@@ -338,7 +361,8 @@ func (e *Engine) oneShot(ctx context.Context, rec *AuditRecord, ep Endpoint, p *
 }
 
 // runIn runs req in an environment that is there, collects output and files, and judges the end.
-func (e *Engine) runIn(ctx context.Context, where Environment, p *Profile, req ExecRequest, env map[string]string, redactor *Redactor, result *ExecResult) error {
+func (e *Engine) runIn(ctx context.Context, where Environment, p *Profile, req ExecRequest, env map[string]string, result *ExecResult) error {
+	redactor := NewRedactor(e.secretValues()...)
 	limit := req.MaxOutputBytes
 	if limit == 0 {
 		limit = DefaultMaxOutputBytes

@@ -129,6 +129,7 @@ func createOperation(req SandboxRequest) Operation {
 // before anything else can fail; when an error follows, the object is left for the caller to destroy or to keep tainted.
 func (e *Engine) CreateSandbox(ctx context.Context, req SandboxRequest, onCreated func(SandboxInfo)) (SandboxInfo, error) {
 	rec := AuditRecord{Operation: OpCreate, Fingerprint: Fingerprint(req.Spec), Principal: &req.Principal}
+	ctx = withPrincipal(ctx, req.Principal)
 	p, verdict, err := e.CheckSandbox(req)
 	if p != nil {
 		rec.Backend = p.Type
@@ -173,7 +174,7 @@ func (e *Engine) create(ctx context.Context, ep Endpoint, p *Profile, req Sandbo
 	marks := Marks{
 		Name: req.Name, Spec: req.Spec, Created: e.cfg.Now().UTC().Truncate(time.Millisecond), Request: e.cfg.NewID(),
 		Args: CreateArgs{
-			Env: req.Env, SecretEnv: req.SecretEnv, EnvWOVersion: req.EnvWOVersion, Labels: req.Labels, Packages: req.Packages,
+			Env: req.Env, SecretEnv: req.SecretEnv, EnvWO: sortedKeys(req.EnvWO), EnvWOVersion: req.EnvWOVersion, Labels: req.Labels, Packages: req.Packages,
 			Principal: &principal, MaxLifetime: req.MaxLifetime,
 		},
 	}
@@ -277,6 +278,7 @@ func (e *Engine) ReadSandbox(ctx context.Context, ref SandboxRef) (SandboxInfo, 
 
 // UpdateSandbox changes a sandbox in place. A spec whose difference needs a replacement is refused.
 func (e *Engine) UpdateSandbox(ctx context.Context, ref SandboxRef, up SandboxUpdate) (SandboxInfo, error) {
+	ctx = withPrincipal(ctx, up.Principal)
 	rec := AuditRecord{Operation: OpUpdate, Backend: ref.Backend, Endpoint: ref.Endpoint, ID: ref.id(), Fingerprint: Fingerprint(up.Spec), Principal: &up.Principal}
 	p, err := e.cfg.Registry.ParseSpec(up.Spec)
 	if err != nil {
