@@ -24,3 +24,16 @@ func TestSuiteUnprivileged(t *testing.T) {
 	}
 	workspacetest.Suite(t, Factory())
 }
+
+func TestTimeouts(t *testing.T) {
+	testenv.Require(t, testenv.Bubblewrap)
+	workspacetest.Timeouts(t, Factory(), true)
+}
+
+func TestTimeoutsUnprivileged(t *testing.T) {
+	testenv.Require(t, testenv.Bubblewrap)
+	if testenv.RerunUnprivileged(t) {
+		return
+	}
+	workspacetest.Timeouts(t, Factory(), true)
+}

@@ -22,3 +22,16 @@ func TestSuiteUnprivileged(t *testing.T) {
 	}
 	workspacetest.Suite(t, Factory())
 }
+
+func TestTimeouts(t *testing.T) {
+	testenv.Require(t, testenv.Local)
+	workspacetest.Timeouts(t, Factory(), false)
+}
+
+func TestTimeoutsUnprivileged(t *testing.T) {
+	testenv.Require(t, testenv.Local)
+	if testenv.RerunUnprivileged(t) {
+		return
+	}
+	workspacetest.Timeouts(t, Factory(), false)
+}

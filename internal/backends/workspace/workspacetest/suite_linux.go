@@ -300,7 +300,7 @@ os.mkdir("ro"); open("ro/f", "w").close(); os.chmod("ro", 0o555)
 os.mkfifo("fifo")
 open("-rf", "w").close(); open(b"\xff\xfe\n", "w").close()
 base = os.getcwd()
-for i in range(3000):
+for i in range(1500):
     os.mkdir("d" * 100); os.chdir("d" * 100)
 os.chdir(base)
 os.mkdir("many")
@@ -529,7 +529,7 @@ while not os.path.exists("stop") and time.time() < end:
 `)
 	}()
 	Eventually(t, "the race began", func() bool { _, _, err := sb.ReadFile(ctx, "racing", 1); return err == nil })
-	for range 100 {
+	for range 40 {
 		if got, _, err := sb.ReadFile(ctx, "swap/file", 100); err == nil && string(got) != "inside\n" && string(got) != "written" {
 			t.Fatalf("the race was lost: read %q", got)
 		}

@@ -1,0 +1,6 @@
+package local
+
+import "context"
+
+// ReadEnv gives the environment that the sandbox was made with.
+func (s *sandbox) ReadEnv(context.Context) (map[string]string, error) { return s.box.Env() }
