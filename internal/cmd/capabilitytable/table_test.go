@@ -3,6 +3,7 @@ package main
 import (
 	"os"
 	"reflect"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -11,6 +12,9 @@ import (
 )
 
 func TestTableInReadmeIsFresh(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("the table says what backends enforce on Linux; elsewhere some of them declare less")
+	}
 	content, err := os.ReadFile("../../../README.md")
 	if err != nil {
 		t.Fatal(err)

@@ -18,8 +18,9 @@ import (
 	"github.com/agentkernel/terraform-provider-agentkernel/internal/provider"
 )
 
-// The address under which tfplugindocs looks for the schemas of a provider called agentkernel.
-const address = "registry.terraform.io/agentkernel/agentkernel"
+// The key under which tfplugindocs looks for the schemas of a provider of this name: it knows no other namespace than its
+// own, and takes the bare name.
+const key = "agentkernel"
 
 func main() {
 	if err := run(context.Background()); err != nil {
@@ -52,7 +53,7 @@ func run(ctx context.Context) error {
 	encoder.SetIndent("", "  ")
 	return encoder.Encode(&providersJSON{
 		FormatVersion: "1.0",
-		Schemas:       map[string]*providerJSON{address: convert(schemas, identities)},
+		Schemas:       map[string]*providerJSON{key: convert(schemas, identities)},
 	})
 }
 
