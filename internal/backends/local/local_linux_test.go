@@ -35,3 +35,8 @@ func TestTimeoutsUnprivileged(t *testing.T) {
 	}
 	workspacetest.Timeouts(t, Factory(), false)
 }
+
+func BenchmarkRun(b *testing.B) {
+	testenv.Require(b, testenv.Local)
+	workspacetest.Benchmark(b, Factory())
+}
