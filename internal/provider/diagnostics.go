@@ -44,7 +44,7 @@ func (r reporter) error(ctx context.Context, err error, fallback sandboxcore.Cod
 	}
 	for _, e := range sandboxcore.AllErrors(err, fallback) {
 		summary, detail := e.Code.Title(), r.redact.String(sandboxcore.Clean(errorDetail(e, tails)))
-		if at, ok := r.locate(ctx, e.Attribute); ok {
+		if at, ok := r.locate(ctx, e); ok {
 			r.diags.AddAttributeError(at, summary, detail)
 			continue
 		}
@@ -52,8 +52,9 @@ func (r reporter) error(ctx context.Context, err error, fallback sandboxcore.Cod
 	}
 }
 
-// locate finds the attribute to blame: the longest part of at that the schema has, else the fallback.
-func (r reporter) locate(ctx context.Context, at []string) (path.Path, bool) {
+// locate finds the attribute to blame: the longest part of the error's attribute that the schema has, else the fallback.
+func (r reporter) locate(ctx context.Context, e *sandboxcore.Error) (path.Path, bool) {
+	at := e.Attribute
 	if r.schema == nil {
 		return path.Empty(), false
 	}
@@ -63,7 +64,7 @@ func (r reporter) locate(ctx context.Context, at []string) (path.Path, bool) {
 			return p, true
 		}
 	}
-	if r.fallback != "" && len(at) > 0 {
+	if r.fallback != "" && (len(at) > 0 || e.Code == sandboxcore.CodeSpec) {
 		return path.Root(r.fallback), true
 	}
 	return path.Empty(), false
@@ -117,6 +118,11 @@ func sentence(s string) string {
 		return "The operation failed"
 	}
 	return strings.ToUpper(s[:1]) + s[1:]
+}
+
+func fractionError(at path.Path, got float64) diag.Diagnostic {
+	return diag.NewAttributeErrorDiagnostic(at, sandboxcore.CodeValue.Title(),
+		fmt.Sprintf("The value %s has a fraction.\n\nGive a number without a fraction.\n\nCode: %s", sandboxcore.FormatNumber(got), sandboxcore.CodeValue))
 }
 
 func unconfiguredError(construct string) diag.Diagnostic {

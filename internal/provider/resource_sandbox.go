@@ -101,13 +101,7 @@ func (r *sandboxResource) Schema(ctx context.Context, _ resource.SchemaRequest, 
 				MarkdownDescription: "Time after which the backend itself ends the sandbox, such as `\"8h\"`. Refused where the backend does not do that without Terraform.",
 				Optional:            true, CustomType: timetypes.GoDurationType{},
 			},
-			"timeouts": timeouts.Attributes(ctx, timeouts.Opts{
-				Create: true, Read: true, Update: true, Delete: true,
-				CreateDescription: "How long creation may take, image and packages included, such as `\"30m\"`. Defaults to 20 minutes.",
-				ReadDescription:   "How long one look at the sandbox may take. Defaults to 2 minutes.",
-				UpdateDescription: "How long a change in place may take. Defaults to 20 minutes.",
-				DeleteDescription: "How long the removal may take. Defaults to 10 minutes.",
-			}),
+			"timeouts":   timeoutsAttribute(ctx),
 			"id":         computed("`<backend>/<native id>`."),
 			"backend":    computed("Backend type."),
 			"endpoint":   computed("Identity of the place where the sandbox is: of a Docker engine its id."),
@@ -118,6 +112,28 @@ func (r *sandboxResource) Schema(ctx context.Context, _ resource.SchemaRequest, 
 			"created_at": computed("When it was created, in RFC 3339."),
 		},
 	}
+}
+
+// timeoutsAttribute is the usual one, with descriptions where documentation looks for them.
+func timeoutsAttribute(ctx context.Context) schema.Attribute {
+	a := timeouts.Attributes(ctx, timeouts.Opts{Create: true, Read: true, Update: true, Delete: true})
+	object, ok := a.(schema.SingleNestedAttribute)
+	if !ok {
+		return a
+	}
+	object.MarkdownDescription = "How long operations on the sandbox may take, as durations such as `\"30m\"`."
+	for name, description := range map[string]string{
+		"create": "Creation, image and packages included. Defaults to 20 minutes.",
+		"read":   "One look at the sandbox. Defaults to 2 minutes.",
+		"update": "A change in place. Defaults to 20 minutes.",
+		"delete": "The removal. Defaults to 10 minutes.",
+	} {
+		if text, ok := object.Attributes[name].(schema.StringAttribute); ok {
+			text.Description, text.MarkdownDescription = "", description
+			object.Attributes[name] = text
+		}
+	}
+	return object
 }
 
 func (r *sandboxResource) Configure(_ context.Context, req resource.ConfigureRequest, resp *resource.ConfigureResponse) {

@@ -112,9 +112,9 @@ func policyAttribute(description string) schema.SingleNestedAttribute {
 				MarkdownDescription: "Limit of processor time, in cores.",
 				Optional:            true,
 			},
-			"memory_mb": schema.Int64Attribute{
-				MarkdownDescription: "Limit of memory, in MB.",
-				Optional:            true,
+			"memory_mb": schema.Float64Attribute{
+				MarkdownDescription: "Limit of memory, in MB; a whole number.",
+				Optional:            true, Validators: []validator.Float64{wholeNumber{}},
 			},
 			"timeout": schema.Float64Attribute{
 				MarkdownDescription: "Longest time of one run, in seconds. Defaults to 120.",
@@ -203,14 +203,9 @@ func policyInput(obj types.Object, unknown unknownPaths) sandboxcore.PolicyInput
 	in.NetworkEgress, in.MinIsolation = text("network_egress"), text("min_isolation")
 	in.NetworkAllow, in.FSAllowRead, in.FSAllowWrite = list("network_allow"), list("fs_allow_read"), list("fs_allow_write")
 	in.CPU, in.Timeout = float("cpu"), float("timeout")
-	if v, ok := a["memory_mb"].(types.Int64); ok {
-		if v.IsUnknown() {
-			unknown.add("policy", "memory_mb")
-		}
-		in.MemoryMB = v.ValueInt64Pointer()
-		if v.IsUnknown() {
-			in.MemoryMB = nil
-		}
+	if m := float("memory_mb"); m != nil {
+		whole := int64(*m)
+		in.MemoryMB = &whole
 	}
 	if v, ok := a["strict"].(types.Bool); ok && !v.IsNull() {
 		if v.IsUnknown() {
@@ -277,8 +272,14 @@ func evaluateProfile(reg *sandboxcore.Registry, in sandboxcore.ProfileInput, unk
 	} else {
 		in.Name = "unknown"
 	}
-	if unknown.under("policy", "network_allow") && len(in.Policy.NetworkAllow) == 0 {
-		in.Policy.NetworkAllow = nil
+	// Stand-ins for what is unknown, so that the rest can be judged; what is found at their own paths is not reported.
+	mode, list := in.Policy.NetworkEgress, in.Policy.NetworkAllow
+	if unknown.under("policy", "network_allow") && len(list) == 0 && mode != nil && *mode == string(sandboxcore.NetworkAllowlist) {
+		in.Policy.NetworkAllow = []string{"unknown.invalid"}
+	}
+	if unknown.under("policy", "network_egress") && len(list) > 0 {
+		allowlist := string(sandboxcore.NetworkAllowlist)
+		in.Policy.NetworkEgress = &allowlist
 	}
 	p, err := reg.Resolve(in)
 	if err != nil {

@@ -3,10 +3,10 @@ package provider
 import (
 	"context"
 	"fmt"
+	"math"
 	"regexp"
 
 	"github.com/hashicorp/terraform-plugin-framework-validators/float64validator"
-	"github.com/hashicorp/terraform-plugin-framework-validators/int64validator"
 	"github.com/hashicorp/terraform-plugin-framework-validators/listvalidator"
 	"github.com/hashicorp/terraform-plugin-framework-validators/mapvalidator"
 	"github.com/hashicorp/terraform-plugin-framework-validators/stringvalidator"
@@ -39,17 +39,11 @@ func settingsAttributes(settings []sandboxcore.Setting) map[string]schema.Attrib
 
 func settingAttribute(s sandboxcore.Setting) schema.Attribute {
 	switch s.Kind {
-	case sandboxcore.KindInt:
-		a := schema.Int64Attribute{MarkdownDescription: s.Description, Optional: true, Sensitive: s.Sensitive}
-		if s.Min != nil {
-			a.Validators = append(a.Validators, int64validator.AtLeast(int64(*s.Min)))
-		}
-		if s.Max != nil {
-			a.Validators = append(a.Validators, int64validator.AtMost(int64(*s.Max)))
-		}
-		return a
-	case sandboxcore.KindFloat:
+	case sandboxcore.KindInt, sandboxcore.KindFloat:
 		a := schema.Float64Attribute{MarkdownDescription: s.Description, Optional: true, Sensitive: s.Sensitive}
+		if s.Kind == sandboxcore.KindInt {
+			a.Validators = append(a.Validators, wholeNumber{})
+		}
 		if s.Min != nil {
 			a.Validators = append(a.Validators, float64validator.AtLeast(*s.Min))
 		}
@@ -145,8 +139,6 @@ func settingValue(v attr.Value, unknown unknownPaths, at []string) (any, error) 
 	switch x := v.(type) {
 	case types.String:
 		return x.ValueString(), nil
-	case types.Int64:
-		return float64(x.ValueInt64()), nil
 	case types.Float64:
 		return x.ValueFloat64(), nil
 	case types.Bool:
@@ -189,6 +181,19 @@ func oneOf[T ~string](values ...T) validator.String {
 		plain[i] = string(v)
 	}
 	return stringvalidator.OneOf(plain...)
+}
+
+// wholeNumber refuses fractions. Whole numbers of nested attributes are float64 attributes with this validator, because
+// the framework reports a fraction in an int64 attribute as a fault of the provider, and blames the whole object.
+type wholeNumber struct{}
+
+func (wholeNumber) Description(context.Context) string         { return "a whole number" }
+func (wholeNumber) MarkdownDescription(context.Context) string { return "a whole number" }
+
+func (wholeNumber) ValidateFloat64(_ context.Context, req validator.Float64Request, resp *validator.Float64Response) {
+	if v := req.ConfigValue; !v.IsNull() && !v.IsUnknown() && v.ValueFloat64() != math.Trunc(v.ValueFloat64()) {
+		resp.Diagnostics.Append(fractionError(req.Path, v.ValueFloat64()))
+	}
 }
 
 // attributePath turns the path of an error into one of the framework.
