@@ -90,6 +90,13 @@ type ManagedSandbox interface {
 	Destroy(ctx context.Context) error
 }
 
+// EnvironmentReader is a ManagedSandbox that can tell the environment it was made with. The engine asks for it when that
+// holds secrets, so that output of a run in another process of the provider is redacted all the same.
+type EnvironmentReader interface {
+	// ReadEnv gives the environment of CreateRequest.Env, possibly among other variables.
+	ReadEnv(ctx context.Context) (map[string]string, error)
+}
+
 // AttachedEnvironment is the handle of an environment that somebody else owns. Deliberately, it has nothing beyond
 // Environment and descriptions.
 type AttachedEnvironment interface {

@@ -233,14 +233,14 @@ type Binding struct {
 // CreateArgs are the create-time arguments of a sandbox that are not secret. They travel with the object (in
 // labels or a marker file) so that it can be listed and imported.
 type CreateArgs struct {
-	Env           map[string]string `json:"env,omitzero"`
-	SecretEnv     map[string]string `json:"secret_env,omitzero"` // variable -> name of the provider secret, never the value
-	EnvWOVersion  *int64            `json:"env_wo_version,omitzero"`
-	Labels        map[string]string `json:"labels,omitzero"`
-	Packages      []string          `json:"packages,omitzero"`
-	Principal     *Principal        `json:"principal,omitempty"`
-	MaxLifetime   string            `json:"max_lifetime,omitempty"`
-	HelperVersion string            `json:"helper_version,omitempty"`
+	Env          map[string]string `json:"env,omitzero"`
+	SecretEnv    map[string]string `json:"secret_env,omitzero"` // variable -> name of the provider secret, never the value
+	EnvWO        []string          `json:"env_wo,omitempty"`    // names of the write-only variables, sorted
+	EnvWOVersion *int64            `json:"env_wo_version,omitzero"`
+	Labels       map[string]string `json:"labels,omitzero"`
+	Packages     []string          `json:"packages,omitzero"`
+	Principal    *Principal        `json:"principal,omitempty"`
+	MaxLifetime  string            `json:"max_lifetime,omitempty"`
 }
 
 // SandboxInfo is what one look at a managed sandbox shows.

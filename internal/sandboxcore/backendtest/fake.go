@@ -280,6 +280,11 @@ func (s *fakeSandbox) Run(ctx context.Context, req sandboxcore.RunRequest, stdou
 	return sandboxcore.RunResult{Duration: time.Millisecond}, nil
 }
 
+// ReadEnv gives the environment that the object was made with.
+func (s *fakeSandbox) ReadEnv(context.Context) (map[string]string, error) {
+	return s.f.Env(s.info.NativeID), nil
+}
+
 func (s *fakeSandbox) with(ctx context.Context, call string, fn func(*fakeObject) error) error {
 	if err := s.f.call(ctx, call); err != nil {
 		return err
