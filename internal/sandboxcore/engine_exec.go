@@ -268,7 +268,7 @@ func (e *Engine) bound(ctx context.Context, ep Endpoint, p *Profile, b Binding) 
 	if err := e.checkSpecOnObject(ref, info.Marks, p); err != nil {
 		return nil, err
 	}
-	if info.Status == StatusPaused {
+	if info.Status == StatusPaused && !info.Dormant {
 		return nil, &Error{
 			Code: CodeStopped, Attempted: "the run was refused", Object: ref.id(), Said: "the sandbox is paused.",
 			Next: "Set desired_state = \"running\" on the agentkernel_sandbox.", Attribute: []string{"binding"},

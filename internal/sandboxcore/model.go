@@ -250,6 +250,9 @@ type SandboxInfo struct {
 	Status    Status
 	Marks     Marks
 	CreatedAt time.Time
+	// Dormant: it is paused because its time was over, not because somebody wanted it to be. It counts as running: the
+	// next use wakes it.
+	Dormant bool
 	// Details are backend facts worth showing (image digest, uid), never secrets.
 	Details map[string]string
 }
