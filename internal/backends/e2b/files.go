@@ -1,0 +1,212 @@
+package e2b
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"mime/multipart"
+	"net/http"
+	"net/url"
+	"path"
+	"strings"
+
+	"connectrpc.com/connect"
+
+	"github.com/agentkernel/terraform-provider-agentkernel/internal/sandboxcore"
+)
+
+// isRPC reports an error of envd with one of Connect's codes, in whichever of the two forms it comes: in the end frame of a
+// stream, or as the body of a unary answer.
+func isRPC(err error, code string) bool {
+	if a, ok := statusOf(err); ok {
+		return a.code == code
+	}
+	var rpc *connect.Error
+	return errors.As(err, &rpc) && rpc.Code().String() == code
+}
+
+// fileRequest makes a request to envd's /files, which is plain HTTP.
+func (d *daemon) fileRequest(ctx context.Context, method, file string, body io.Reader) (*http.Request, error) {
+	q := url.Values{"path": {file}}
+	if d.user != "" {
+		q.Set("username", d.user)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, d.url("/files")+"?"+q.Encode(), body)
+	if err != nil {
+		return nil, err
+	}
+	d.dress(req.Header)
+	req.Header.Set("Accept", "application/json")
+	return req, nil
+}
+
+// upload writes a file as the daemon's user. Missing directories are made, a file that is there is overwritten.
+func (d *daemon) upload(ctx context.Context, file string, content []byte) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, d.e.times.upload, errNoAnswer)
+	defer cancel()
+	var body bytes.Buffer
+	form := multipart.NewWriter(&body)
+	part, err := form.CreateFormFile("file", path.Base(file))
+	if err != nil {
+		return err
+	}
+	if _, err := part.Write(content); err != nil {
+		return err
+	}
+	if err := form.Close(); err != nil {
+		return err
+	}
+	req, err := d.fileRequest(ctx, http.MethodPost, file, &body)
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Content-Type", form.FormDataContentType())
+	res, err := d.e.data.Do(req)
+	if err != nil {
+		return sent(ctx, stripURL(err))
+	}
+	defer res.Body.Close()
+	_, err = io.Copy(io.Discard, io.LimitReader(res.Body, maxAnswerBytes))
+	return err
+}
+
+// open makes the session that file calls need. They wake nothing.
+func (s *sandbox) open() error {
+	if s.info.Status == sandboxcore.StatusPaused {
+		return s.e.notRunning(s.info.NativeID)
+	}
+	return nil
+}
+
+// files gives the daemon for file calls. A handle that came out of a list knows no token yet.
+func (s *sandbox) files(ctx context.Context, attempted string) (*daemon, error) {
+	if err := s.open(); err != nil {
+		return nil, err
+	}
+	if s.session.token == "" && s.o.secure {
+		d, err := s.e.api.get(ctx, s.info.NativeID)
+		if err != nil {
+			return nil, s.e.sandboxFailure(ctx, err, sandboxcore.CodeUnreachable, attempted, s.info.NativeID)
+		}
+		s.session = sessionOf(&d.sandboxAnswer)
+	}
+	return s.daemon(s.o.user)
+}
+
+// ReadFile reads a regular file as the sandbox's user sees it.
+func (s *sandbox) ReadFile(ctx context.Context, name string, limit int64) ([]byte, fs.FileMode, error) {
+	const attempted = "the file could not be read"
+	d, err := s.files(ctx, attempted)
+	if err != nil {
+		return nil, 0, err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, s.e.times.upload, errNoAnswer)
+	defer cancel()
+	info, err := d.stat(ctx, name)
+	if isRPC(err, "not_found") {
+		return nil, 0, fmt.Errorf("%s: %w", sandboxcore.Printable(name), fs.ErrNotExist)
+	}
+	if err != nil {
+		return nil, 0, s.dataFailure(ctx, err, sandboxcore.CodeUnreachable, attempted)
+	}
+	if info.Type == "FILE_TYPE_SYMLINK" {
+		// What it leads to is looked at by the read itself; a link to something else than a file is refused there.
+		info.Type, info.Size = fileTypeFile, "0"
+	}
+	size, _ := info.Size.Int64() // absent: 0
+	if info.Type != fileTypeFile {
+		return nil, 0, fmt.Errorf("%s is no regular file", sandboxcore.Printable(name))
+	}
+	if size > limit {
+		return nil, 0, fmt.Errorf("%s has %d bytes, more than %d", sandboxcore.Printable(name), size, limit)
+	}
+	req, err := d.fileRequest(ctx, http.MethodGet, name, http.NoBody)
+	if err != nil {
+		return nil, 0, err
+	}
+	res, err := d.e.data.Do(req)
+	if err != nil {
+		err = stripURL(err)
+		a, ok := statusOf(err)
+		switch {
+		case ok && a.status == http.StatusNotFound && a.shaped && !a.proxied:
+			return nil, 0, fmt.Errorf("%s: %w", sandboxcore.Printable(name), fs.ErrNotExist)
+		case ok && a.status == http.StatusBadRequest:
+			return nil, 0, fmt.Errorf("%s is no regular file", sandboxcore.Printable(name))
+		}
+		return nil, 0, s.dataFailure(ctx, sent(ctx, err), sandboxcore.CodeUnreachable, attempted)
+	}
+	defer res.Body.Close()
+	content, err := io.ReadAll(io.LimitReader(res.Body, limit+1))
+	if err != nil {
+		return nil, 0, s.dataFailure(ctx, sent(ctx, err), sandboxcore.CodeUnreachable, attempted)
+	}
+	if int64(len(content)) > limit {
+		return nil, 0, fmt.Errorf("%s has more than %d bytes", sandboxcore.Printable(name), limit)
+	}
+	return content, fs.FileMode(info.Mode) & fs.ModePerm, nil
+}
+
+// WriteFile uploads beside the place and moves into it, so that nobody sees half a file.
+func (s *sandbox) WriteFile(ctx context.Context, name string, content []byte, mode fs.FileMode) error {
+	const attempted = "the file could not be written"
+	d, err := s.files(ctx, attempted)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, s.e.times.upload, errNoAnswer)
+	defer cancel()
+	dir, base := path.Split(name)
+	temporary := dir + ".agentkernel-" + newRunID()
+	if base == "" {
+		return fmt.Errorf("%s is no name of a file", sandboxcore.Printable(name))
+	}
+	if err := d.upload(ctx, temporary, content); err != nil {
+		return s.dataFailure(ctx, err, sandboxcore.CodeUnreachable, attempted)
+	}
+	if err := s.helper(ctx, d, attempted, writer, plain(temporary), plain(name), fmt.Sprintf("%04o", mode.Perm())); err != nil {
+		_ = sandboxcore.WithCleanup(ctx, func(ctx context.Context) error {
+			return s.helper(ctx, d, attempted, `rm -f -- "$1"`, plain(temporary))
+		})
+		return err
+	}
+	return nil
+}
+
+// RemoveFile removes a file. A directory is refused by rm.
+func (s *sandbox) RemoveFile(ctx context.Context, name string) error {
+	const attempted = "the file could not be removed"
+	d, err := s.files(ctx, attempted)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, s.e.times.upload, errNoAnswer)
+	defer cancel()
+	return s.helper(ctx, d, attempted, `rm -f -- "$1"`, plain(name))
+}
+
+// plain keeps a relative name from being taken for an option.
+func plain(name string) string {
+	if strings.HasPrefix(name, "/") {
+		return name
+	}
+	return "./" + name
+}
+
+// helper runs shell text of ours with arguments.
+func (s *sandbox) helper(ctx context.Context, d *daemon, attempted, script string, args ...string) error {
+	no := false
+	out, status, err := d.small(ctx, &startRequest{Stdin: &no, Process: processConfig{
+		Cmd: "/bin/sh", Args: append([]string{"-c", script, "agentkernel"}, args...),
+	}})
+	if err != nil {
+		return s.dataFailure(ctx, err, sandboxcore.CodeUnreachable, attempted)
+	}
+	if status != 0 {
+		return fmt.Errorf("%s: %s", attempted, clip(sandboxcore.Printable(strings.TrimSpace(out)), 300))
+	}
+	return nil
+}
