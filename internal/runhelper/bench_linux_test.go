@@ -1,7 +1,6 @@
 package runhelper
 
 import (
-	"context"
 	"io"
 	"os/exec"
 	"testing"
@@ -13,7 +12,7 @@ func BenchmarkTrue(b *testing.B) {
 		b.Run(mode, func(b *testing.B) {
 			helperPath(b)
 			for b.Loop() {
-				if res, err := Run(context.Background(), start(b, mode).Conn, &Request{Program: []string{"/bin/true"}}, nil, nil); err != nil || res.ExitCode != 0 {
+				if res, err := Run(b.Context(), start(b, mode).Conn, &Request{Program: []string{"/bin/true"}}, nil, nil); err != nil || res.ExitCode != 0 {
 					b.Fatal(res, err)
 				}
 			}
@@ -35,7 +34,7 @@ func BenchmarkOutput256MiB(b *testing.B) {
 			b.SetBytes(size)
 			for b.Loop() {
 				var n slowWriter
-				if _, err := Run(context.Background(), start(b, mode).Conn, sh("head -c %d /dev/zero", size), &n, nil); err != nil || n.n != size {
+				if _, err := Run(b.Context(), start(b, mode).Conn, sh("head -c %d /dev/zero", size), &n, nil); err != nil || n.n != size {
 					b.Fatal(n.n, err)
 				}
 			}

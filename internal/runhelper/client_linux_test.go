@@ -39,8 +39,8 @@ func TestClientProcessKilled(t *testing.T) {
 		}
 		<-ready.seen
 		eventually(t, "all three run", func() bool { return len(marked(mark)) >= 3 })
-		cmd.Process.Kill()
-		cmd.Wait()
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
 		eventually(t, "the tree of a killed client is dead", func() bool { return len(marked(mark)) == 0 })
 	})
 }

@@ -60,7 +60,7 @@ func (o *FileOptions) bits() uint32 {
 	return b
 }
 
-// ErrDownloadTooLarge wraps into the error of a [Download] when the file is, or grows, larger than max. It is
+// ErrDownloadTooLarge wraps into the error of a [Download] when the file is, or grows, larger than its limit. It is
 // the [Errno] EFBIG.
 const ErrDownloadTooLarge = EFBIG
 
@@ -80,19 +80,19 @@ func Upload(ctx context.Context, conn *Conn, path string, mode fs.FileMode, cont
 	return op.do(ctx, conn)
 }
 
-// Download copies the regular file at path to w. A file larger than max bytes gives a [*FileError] with EFBIG,
+// Download copies the regular file at path to w. A file larger than limit bytes gives a [*FileError] with EFBIG,
 // before any byte is written if the size tells, otherwise in the middle. Devices, pipes and directories are
 // refused and never block. FileInfo.Size is the number of bytes that were copied.
-func Download(ctx context.Context, conn *Conn, path string, max int64, w io.Writer, opts *FileOptions) (FileInfo, error) {
-	if max < 0 {
-		conn.close() //nolint:errcheck // never used
-		return FileInfo{}, &RequestError{"max", "negative"}
+func Download(ctx context.Context, conn *Conn, path string, limit int64, w io.Writer, opts *FileOptions) (FileInfo, error) {
+	if limit < 0 {
+		_ = conn.close() // never used
+		return FileInfo{}, &RequestError{"limit", "negative"}
 	}
-	count := &countWriter{w: w, left: max}
-	op := &fileOp{name: "download", path: path, typ: 'V', fixed: append(u64(uint64(max)), u32(opts.bits())...), out: count, wantMeta: true}
+	count := &countWriter{w: w, left: limit}
+	op := &fileOp{name: "download", path: path, typ: 'V', fixed: append(u64(uint64(limit)), u32(opts.bits())...), out: count, wantMeta: true}
 	info, err := op.do(ctx, conn)
 	if err == nil {
-		info.Size = max - count.left
+		info.Size = limit - count.left
 	}
 	return info, err
 }
@@ -144,7 +144,7 @@ type fileOp struct {
 // do performs the operation. It ends when ctx is done, or when nothing happens for two minutes.
 func (o *fileOp) do(ctx context.Context, conn *Conn) (FileInfo, error) {
 	if o.path == "" || len(o.path) > 4095 || strings.IndexByte(o.path, 0) >= 0 {
-		conn.close() //nolint:errcheck // never used
+		_ = conn.close() // never used
 		return FileInfo{}, &RequestError{"path", "empty, too long or with a NUL byte"}
 	}
 	s := newSession(conn)
@@ -173,7 +173,7 @@ func (o *fileOp) do(ctx context.Context, conn *Conn) (FileInfo, error) {
 		case err := <-upload:
 			// The helper waits for the rest; it is told by the end of the stream, and drops the temporary file.
 			return fail(err)
-		case <-s.ctlErr: // the frames say why
+		case <-s.ctlErr: //nolint:errcheck // the frames say why
 		case e := <-s.events:
 			n := func(i int) uint32 { return binary.LittleEndian.Uint32(e.payload[i:]) }
 			limit.Reset(fileTimeout)
@@ -181,7 +181,7 @@ func (o *fileOp) do(ctx context.Context, conn *Conn) (FileInfo, error) {
 			case e.outErr != nil:
 				return fail(e.outErr)
 			case e.err != nil:
-				if e.err == io.EOF {
+				if errors.Is(e.err, io.EOF) {
 					e.err = io.ErrUnexpectedEOF
 				}
 				se := &StreamError{NothingRan: !hello, Cause: e.err}
@@ -205,8 +205,10 @@ func (o *fileOp) do(ctx context.Context, conn *Conn) (FileInfo, error) {
 					return fail(&StreamError{Cause: &ProtocolError{Reason: "impossible size"}})
 				}
 				meta = true
-				info = FileInfo{Mode: n(0), Size: int64(size), UID: n(12), GID: n(16),
-					ModTime: time.Unix(int64(binary.LittleEndian.Uint64(e.payload[20:])), 0)}
+				info = FileInfo{
+					Mode: n(0), Size: int64(size), UID: n(12), GID: n(16),
+					ModTime: time.Unix(int64(binary.LittleEndian.Uint64(e.payload[20:])), 0),
+				}
 			case e.typ == 'Q' && hello:
 				return FileInfo{}, &FileError{Op: o.name, Path: o.path, Errno: Errno(n(0)), Text: printable(e.payload[4:])}
 			case e.typ == 'X' && hello && meta == o.wantMeta:

@@ -70,11 +70,11 @@ func TestUpload(t *testing.T) {
 		}
 	})
 	t.Run("symlinks", func(t *testing.T) {
-		os.WriteFile(dir+"/target", []byte("t"), 0o600)
-		os.Symlink("target", dir+"/link")
-		os.Symlink(dir+"/link", dir+"/link2")
-		os.Symlink("loop", dir+"/loop")
-		os.Symlink(dir+"/not-yet", dir+"/dangling")
+		must(t, os.WriteFile(dir+"/target", []byte("t"), 0o600))
+		must(t, os.Symlink("target", dir+"/link"))
+		must(t, os.Symlink(dir+"/link", dir+"/link2"))
+		must(t, os.Symlink("loop", dir+"/loop"))
+		must(t, os.Symlink(dir+"/not-yet", dir+"/dangling"))
 		if _, err := up(dir+"/link2", []byte("through"), 0o600, nil); err != nil {
 			t.Fatal(err)
 		}
@@ -95,7 +95,7 @@ func TestUpload(t *testing.T) {
 		}
 	})
 	t.Run("refused", func(t *testing.T) {
-		syscall.Mkfifo(dir+"/fifo", 0o600)
+		must(t, syscall.Mkfifo(dir+"/fifo", 0o600))
 		for path, want := range map[string]Errno{dir: EISDIR, dir + "/": EISDIR, dir + "/fifo": EINVAL, "/dev/null": EINVAL, dir + "/" + strings.Repeat("n", 300): ENAMETOOLONG} {
 			_, err := up(path, []byte("x"), 0o600, nil)
 			var fe *FileError
@@ -154,7 +154,7 @@ func TestUploadDiskFull(t *testing.T) {
 	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=64k"); err != nil {
 		t.Skip(err)
 	}
-	defer syscall.Unmount(dir, 0)
+	defer func() { must(t, syscall.Unmount(dir, 0)) }()
 	_, err := Upload(testContext(t), start(t, "run").Conn, dir+"/f", 0o600, bytes.NewReader(make([]byte, 8<<20)), nil)
 	if !errors.Is(err, ENOSPC) || !noTemporary(dir) || fileExists(dir+"/f") {
 		t.Error(err)
@@ -165,17 +165,17 @@ func TestDownload(t *testing.T) {
 	t.Parallel()
 	ctx := testContext(t)
 	dir := t.TempDir()
-	down := func(path string, max int64, opts *FileOptions) (string, FileInfo, error) {
+	down := func(path string, limit int64, opts *FileOptions) (string, FileInfo, error) {
 		var b strings.Builder
-		info, err := Download(ctx, start(t, "run").Conn, path, max, &b, opts)
+		info, err := Download(ctx, start(t, "run").Conn, path, limit, &b, opts)
 		return b.String(), info, err
 	}
 	big := make([]byte, 5<<20+13)
 	rand.Read(big)
-	os.WriteFile(dir+"/big", big, 0o640)
-	os.WriteFile(dir+"/empty", nil, 0o600)
-	os.Symlink("big", dir+"/link")
-	syscall.Mkfifo(dir+"/fifo", 0o600)
+	must(t, os.WriteFile(dir+"/big", big, 0o640))
+	must(t, os.WriteFile(dir+"/empty", nil, 0o600))
+	must(t, os.Symlink("big", dir+"/link"))
+	must(t, syscall.Mkfifo(dir+"/fifo", 0o600))
 
 	for _, path := range []string{"/big", "/link"} {
 		got, info, err := down(dir+path, int64(len(big)), nil)
@@ -231,11 +231,11 @@ func TestStatRemoveMkdir(t *testing.T) {
 	ctx := testContext(t)
 	dir := t.TempDir()
 	conn := func() *Conn { return start(t, "run").Conn }
-	os.WriteFile(dir+"/f", []byte("12345"), 0o604)
-	os.Chmod(dir+"/f", 0o604)
+	must(t, os.WriteFile(dir+"/f", []byte("12345"), 0o604))
+	must(t, os.Chmod(dir+"/f", 0o604))
 	when := time.Unix(1234567890, 0)
-	os.Chtimes(dir+"/f", when, when)
-	os.Symlink("f", dir+"/l")
+	must(t, os.Chtimes(dir+"/f", when, when))
+	must(t, os.Symlink("f", dir+"/l"))
 	info, err := Stat(ctx, conn(), dir+"/l", nil)
 	if err != nil || info.Size != 5 || info.Perm() != 0o604 || !info.IsRegular() || !info.ModTime.Equal(when) || info.UID != uint32(os.Getuid()) || info.GID != uint32(os.Getgid()) {
 		t.Errorf("%+v %v", info, err)
@@ -273,7 +273,7 @@ func TestStatRemoveMkdir(t *testing.T) {
 	if err := MkdirAll(ctx, conn(), "/", 0o700); err != nil {
 		t.Error(err)
 	}
-	os.WriteFile(dir+"/file", nil, 0o600)
+	must(t, os.WriteFile(dir+"/file", nil, 0o600))
 	if err := MkdirAll(ctx, conn(), dir+"/file/sub", 0o700); !errors.Is(err, ENOTDIR) {
 		t.Error(err)
 	}
@@ -324,7 +324,7 @@ func TestExtract(t *testing.T) {
 		t.Error("temporary files are left")
 	}
 	// What somebody damaged is replaced.
-	os.WriteFile(first, []byte("#!/bin/sh\n"), 0o755)
+	must(t, os.WriteFile(first, []byte("#!/bin/sh\n"), 0o755))
 	if p, err := Extract(dir); err != nil || p != first || !intact(p, filepath.Base(p)[len("akrun-"):]) {
 		t.Error(p, err)
 	}

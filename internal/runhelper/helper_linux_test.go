@@ -23,7 +23,7 @@ func TestMain(m *testing.M) {
 	}
 	code := m.Run()
 	if extracted.dir != "" {
-		os.RemoveAll(extracted.dir)
+		_ = os.RemoveAll(extracted.dir)
 	}
 	os.Exit(code)
 }
@@ -65,7 +65,7 @@ type proc struct {
 func start(t testing.TB, mode string, setup ...func(*exec.Cmd)) *proc {
 	t.Helper()
 	p := &proc{}
-	conn, err := StartProcess(context.Background(), helperPath(t), []string{mode}, func(c *exec.Cmd) {
+	conn, err := StartProcess(t.Context(), helperPath(t), []string{mode}, func(c *exec.Cmd) {
 		p.cmd = c
 		for _, f := range setup {
 			f(c)
@@ -80,7 +80,7 @@ func start(t testing.TB, mode string, setup ...func(*exec.Cmd)) *proc {
 
 func testContext(t testing.TB) context.Context {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
 	t.Cleanup(cancel)
 	return ctx
 }
@@ -123,7 +123,8 @@ func eventually(t testing.TB, what string, ok func() bool) {
 // marker is a name that a test gives to its processes as an argument, so that it can find them again whatever
 // they did to their environment, session and parents.
 func marker(t testing.TB) string {
-	return fmt.Sprintf("akrun-mark-%d-%s", os.Getpid(), strings.NewReplacer("/", "-", " ", "-", "#", "-").Replace(t.Name()))
+	// The end keeps the mark of one test from being found in that of another one.
+	return fmt.Sprintf("akrun-mark-%d-%s.end", os.Getpid(), strings.NewReplacer("/", "-", " ", "-", "#", "-").Replace(t.Name()))
 }
 
 // marked lists the living processes whose command line holds the mark.
@@ -156,9 +157,17 @@ func noneLeft(t testing.TB, mark string) {
 	// The kernel may still be taking a killed process apart, but it no longer has a command line then.
 	if left := marked(mark); len(left) > 0 {
 		for _, pid := range left {
-			syscall.Kill(pid, syscall.SIGKILL)
+			_ = syscall.Kill(pid, syscall.SIGKILL)
 		}
 		t.Errorf("processes survived: %v", left)
+	}
+}
+
+// must is for the steps that only prepare a test.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }
 

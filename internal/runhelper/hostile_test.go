@@ -20,11 +20,11 @@ func fakeHelper(behave func(in io.Reader, out io.Writer)) *Conn {
 	outR, outW := io.Pipe()
 	go func() {
 		behave(inR, outW)
-		outW.Close()
-		inR.Close()
+		_ = outW.Close()
+		_ = inR.Close()
 	}()
 	return &Conn{Control: inW, Frames: outR, Close: func() error {
-		inW.Close()
+		_ = inW.Close()
 		return outR.Close()
 	}}
 }
@@ -34,7 +34,7 @@ func says(hold bool, frames ...[]byte) *Conn {
 	return fakeHelper(func(in io.Reader, out io.Writer) {
 		gone := make(chan struct{})
 		go func() {
-			io.Copy(io.Discard, in)
+			_, _ = io.Copy(io.Discard, in)
 			close(gone)
 		}()
 		for _, f := range frames {
@@ -87,7 +87,7 @@ func simple() *Request { return &Request{Program: []string{"a", "b"}} }
 func TestHonestFake(t *testing.T) {
 	noLeak(t)
 	var out, errs bytes.Buffer
-	res, err := Run(context.Background(), says(false, helloFrame(), fr('S', u32(1), u32(1)), fr('O', []byte("o")), fr('R', []byte("e")),
+	res, err := Run(t.Context(), says(false, helloFrame(), fr('S', u32(1), u32(1)), fr('O', []byte("o")), fr('R', []byte("e")),
 		fr('X', u32(3), u32(0), u32(endTimedOut|endBackground), u32(7), u32(2), u64(1500))), simple(), &out, &errs)
 	want := Result{ExitCode: 3, TimedOut: true, Background: true, LeftoversKilled: 7, OOMKills: 2, Program: "b", Duration: 1500 * time.Millisecond}
 	if err != nil || res != want || out.String() != "o" || errs.String() != "e" {
@@ -129,7 +129,7 @@ func TestHostileFrames(t *testing.T) {
 		"only hello":            {h},
 		"started, then nothing": {h, s},
 	} {
-		res, err := Run(context.Background(), says(false, frames...), simple(), io.Discard, io.Discard)
+		res, err := Run(t.Context(), says(false, frames...), simple(), io.Discard, io.Discard)
 		var se *StreamError
 		if !errors.As(err, &se) || !errors.Is(err, ErrStreamBroken) || se.Ended || res.ExitCode != 0 || res.Duration != 0 {
 			t.Errorf("%s: %+v %v", name, res, err)
@@ -148,9 +148,8 @@ func TestTooMuchCredit(t *testing.T) {
 	noLeak(t)
 	req := simple()
 	req.Stdin = strings.NewReader("abc")
-	_, err := Run(context.Background(), says(false, helloFrame(), startFrame(), fr('C', u32(0xffffffff)), endFrame(0, 0, 0)), req, nil, nil)
-	var pe *ProtocolError
-	if !errors.As(err, &pe) {
+	_, err := Run(t.Context(), says(false, helloFrame(), startFrame(), fr('C', u32(0xffffffff)), endFrame(0, 0, 0)), req, nil, nil)
+	if _, ok := errors.AsType[*ProtocolError](err); !ok {
 		t.Error(err)
 	}
 }
@@ -163,7 +162,7 @@ func TestSilentHelper(t *testing.T) {
 		stop := make(chan struct{})
 		c := fakeHelper(func(_ io.Reader, out io.Writer) {
 			for _, f := range frames {
-				out.Write(f)
+				_, _ = out.Write(f)
 			}
 			<-stop
 		})
@@ -189,7 +188,7 @@ func TestSilentHelper(t *testing.T) {
 		"deaf after start":       {deaf(helloFrame(), startFrame()), fed},
 	} {
 		began := time.Now()
-		_, err := Run(context.Background(), c.conn, c.req, nil, nil)
+		_, err := Run(t.Context(), c.conn, c.req, nil, nil)
 		if !errors.Is(err, ErrStreamBroken) {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -199,7 +198,7 @@ func TestSilentHelper(t *testing.T) {
 	}
 	t.Run("cancelled", func(t *testing.T) {
 		for name, conn := range map[string]*Conn{"deaf": deaf(helloFrame(), startFrame()), "silent": says(true, helloFrame(), startFrame())} {
-			ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 			_, err := Run(ctx, conn, simple(), nil, nil)
 			cancel()
 			var ce *CancelledError
@@ -209,7 +208,7 @@ func TestSilentHelper(t *testing.T) {
 		}
 	})
 	t.Run("never released", func(t *testing.T) {
-		ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		defer cancel()
 		_, err := Run(ctx, deaf(), simple(), nil, nil)
 		var ce *CancelledError
@@ -227,19 +226,26 @@ func (zeroes) Read(p []byte) (int, error) { clear(p); return len(p), nil }
 func TestControlBreaksButEndIsTold(t *testing.T) {
 	noLeak(t)
 	conn := fakeHelper(func(in io.Reader, out io.Writer) {
-		out.Write(helloFrame())
+		_, _ = out.Write(helloFrame())
 		expectFrame(in, 'G')
-		out.Write(startFrame())
-		in.(*io.PipeReader).CloseWithError(errors.New("torn"))
+		_, _ = out.Write(startFrame())
+		tear(in, errors.New("torn"))
 		time.Sleep(20 * time.Millisecond)
-		out.Write(endFrame(0, 9, endControlLost))
+		_, _ = out.Write(endFrame(0, 9, endControlLost))
 	})
 	req := simple()
 	req.Stdin = zeroes{}
-	res, err := Run(context.Background(), conn, req, nil, nil)
+	res, err := Run(t.Context(), conn, req, nil, nil)
 	var se *StreamError
 	if !errors.As(err, &se) || !se.Ended || se.NothingRan || res.Signal != 9 {
 		t.Errorf("%+v %v", res, err)
+	}
+}
+
+// tear makes the writes of the other side fail.
+func tear(in io.Reader, err error) {
+	if p, ok := in.(*io.PipeReader); ok {
+		_ = p.CloseWithError(err)
 	}
 }
 
@@ -265,11 +271,11 @@ func TestKillIsSentWhileTheWriterBlocks(t *testing.T) {
 	shorten(t)
 	killed := make(chan struct{})
 	conn := fakeHelper(func(in io.Reader, out io.Writer) {
-		out.Write(helloFrame())
+		_, _ = out.Write(helloFrame())
 		expectFrame(in, 'G')
-		out.Write(startFrame())
+		_, _ = out.Write(startFrame())
 		go func() {
-			for out.Write(fr('O', []byte("x"))); ; {
+			for {
 				if _, err := out.Write(fr('O', []byte("x"))); err != nil {
 					return
 				}
@@ -278,9 +284,9 @@ func TestKillIsSentWhileTheWriterBlocks(t *testing.T) {
 		if expectFrame(in, 'K') != nil {
 			close(killed)
 		}
-		io.Copy(io.Discard, in)
+		_, _ = io.Copy(io.Discard, in)
 	})
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(t.Context())
 	blocked := make(chan struct{})
 	gate := make(chan struct{})
 	defer close(gate)
@@ -317,16 +323,16 @@ func TestFailingWriterAndReader(t *testing.T) {
 	boom := errors.New("boom")
 	helper := func() *Conn {
 		return fakeHelper(func(in io.Reader, out io.Writer) {
-			out.Write(helloFrame())
+			_, _ = out.Write(helloFrame())
 			expectFrame(in, 'G')
-			out.Write(startFrame())
+			_, _ = out.Write(startFrame())
 			done := make(chan struct{})
 			go func() {
 				defer close(done)
 				if expectFrame(in, 'K') == nil {
 					return
 				}
-				out.Write(endFrame(0, 9, endKilled))
+				_, _ = out.Write(endFrame(0, 9, endKilled))
 			}()
 			for i := range 100 { // output goes on after the writer failed
 				if _, err := out.Write(fr('O', []byte(fmt.Sprint(i)))); err != nil {
@@ -337,14 +343,14 @@ func TestFailingWriterAndReader(t *testing.T) {
 		})
 	}
 	w := &failOnce{err: boom}
-	_, err := Run(context.Background(), helper(), simple(), w, nil)
+	_, err := Run(t.Context(), helper(), simple(), w, nil)
 	var ce *CancelledError
 	if !errors.As(err, &ce) || !errors.Is(err, boom) || !ce.Confirmed || !ce.Ended || ce.Result.Signal != 9 || w.calls != 1 {
 		t.Errorf("%v after %d calls", err, w.calls)
 	}
 	req := simple()
 	req.Stdin = io.MultiReader(strings.NewReader("some"), &failingReader{boom})
-	_, err = Run(context.Background(), helper(), req, nil, nil)
+	_, err = Run(t.Context(), helper(), req, nil, nil)
 	if !errors.As(err, &ce) || !errors.Is(err, boom) || !ce.Ended {
 		t.Errorf("%v", err)
 	}
@@ -381,16 +387,16 @@ func TestHostileFileAnswers(t *testing.T) {
 		"refusal before hello": {fr('Q', u32(2), []byte("open"))},
 	} {
 		var b bytes.Buffer
-		if _, err := Download(context.Background(), says(false, frames...), "/f", 10, &b, nil); err == nil || b.Len() > 10 {
+		if _, err := Download(t.Context(), says(false, frames...), "/f", 10, &b, nil); err == nil || b.Len() > 10 {
 			t.Errorf("%s: no error, %d bytes", name, b.Len())
 		}
 	}
-	_, err := Download(context.Background(), says(true, h, meta(1)), "/f", 10, io.Discard, nil)
+	_, err := Download(t.Context(), says(true, h, meta(1)), "/f", 10, io.Discard, nil)
 	if !errors.Is(err, ErrStreamBroken) {
 		t.Errorf("silent: %v", err)
 	}
 	var fe *FileError
-	_, err = Stat(context.Background(), says(false, h, fr('Q', u32(13), []byte("a\x1b[31m\xff"))), "/f", nil)
+	_, err = Stat(t.Context(), says(false, h, fr('Q', u32(13), []byte("a\x1b[31m\xff"))), "/f", nil)
 	if !errors.As(err, &fe) || fe.Text != "a?[31m?" || !errors.Is(err, EACCES) {
 		t.Errorf("%v", err)
 	}
@@ -408,7 +414,7 @@ func FuzzRun(f *testing.F) {
 		req := simple()
 		req.Stdin = strings.NewReader("abc")
 		var out bytes.Buffer
-		res, err := Run(context.Background(), says(false, stream), req, &out, &out)
+		res, err := Run(t.Context(), says(false, stream), req, &out, &out)
 		if out.Len() > len(stream) {
 			t.Error("more output than input")
 		}

@@ -1,7 +1,6 @@
 package runhelper
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -30,9 +29,9 @@ func startContainer(t *testing.T, args ...string) *container {
 	}
 	t.Cleanup(func() {
 		if c.pid != 0 {
-			syscall.Kill(c.pid, syscall.SIGKILL)
+			_ = syscall.Kill(c.pid, syscall.SIGKILL)
 		}
-		c.cmd.Wait()
+		_ = c.cmd.Wait()
 	})
 	eventually(t, "init runs", func() bool {
 		kids, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", c.cmd.Process.Pid, c.cmd.Process.Pid))
@@ -47,7 +46,7 @@ func startContainer(t *testing.T, args ...string) *container {
 func (c *container) exec(t *testing.T, args ...string) (*Conn, *exec.Cmd) {
 	t.Helper()
 	var entered *exec.Cmd
-	conn, err := StartProcess(context.Background(), "nsenter", append([]string{"--target", strconv.Itoa(c.pid), "--pid", "--mount"}, args...),
+	conn, err := StartProcess(t.Context(), "nsenter", append([]string{"--target", strconv.Itoa(c.pid), "--pid", "--mount"}, args...),
 		func(cmd *exec.Cmd) { entered = cmd })
 	if err != nil {
 		t.Fatal(err)
@@ -93,7 +92,7 @@ func TestInitKillsOrphansOnly(t *testing.T) {
 			if d := time.Since(began); d > 6*time.Second {
 				t.Errorf("took %v", d)
 			}
-			nsenter.Process.Signal(syscall.SIGCONT) // it stops when its child does, which an engine would not
+			_ = nsenter.Process.Signal(syscall.SIGCONT) // it stops when its child does, which an engine would not
 			if err := <-ran; !errors.Is(err, ErrStreamBroken) {
 				t.Error(err)
 			}
@@ -102,7 +101,7 @@ func TestInitKillsOrphansOnly(t *testing.T) {
 				t.Fatalf("the neighbour ended early: %v", err)
 			default:
 			}
-			os.WriteFile(dir+"/over", nil, 0o600)
+			must(t, os.WriteFile(dir+"/over", nil, 0o600))
 			if err := <-neighbour; err != nil {
 				t.Error(err)
 			}
@@ -119,7 +118,7 @@ func TestInitReapsAndKillsAnyOrphan(t *testing.T) {
 	mark := marker(t)
 	// Not through a supervisor at all.
 	conn, _ := c.exec(t, "sh", "-c", fmt.Sprintf("for i in 1 2 3; do (setsid %s &); done; for i in 1 2 3 4 5; do (true &); done", sleeper(mark)))
-	defer conn.close()
+	defer func() { _ = conn.close() }()
 	eventually(t, "the orphans are there or dead already", func() bool { return len(marked(mark)) <= 3 })
 	eventually(t, "the orphans are dead", func() bool { return len(marked(mark)) == 0 })
 	eventually(t, "nothing is left to reap", func() bool {
@@ -140,7 +139,7 @@ func TestInitEnds(t *testing.T) {
 			done <- err
 		}()
 		eventually(t, "a run is there", func() bool { return len(marked(mark)) > 0 })
-		syscall.Kill(c.pid, sig)
+		_ = syscall.Kill(c.pid, sig)
 		if err := c.cmd.Wait(); err != nil {
 			t.Errorf("%v: %v", sig, err)
 		}
@@ -172,7 +171,7 @@ func TestInitLifetime(t *testing.T) {
 
 func TestUsage(t *testing.T) {
 	t.Parallel()
-	for _, args := range [][]string{{}, {"help"}, {"run", "x"}, {"guard", "x"}} {
+	for _, args := range [][]string{{}, {"help"}, {"run", "x", "y"}, {"guard", "x"}} {
 		var ee *exec.ExitError
 		if err := exec.Command(helperPath(t), args...).Run(); !errors.As(err, &ee) || ee.ExitCode() != 2 {
 			t.Errorf("%v: %v", args, err)
@@ -186,7 +185,7 @@ func pidOne(t *testing.T) map[string]func() *Conn {
 	wrap := func(name string, args ...string) func() *Conn {
 		return func() *Conn {
 			need(t, name)
-			conn, err := StartProcess(context.Background(), name, append(args, helper, "run"), nil)
+			conn, err := StartProcess(t.Context(), name, append(args, helper, "run"), nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -214,15 +213,19 @@ func TestRunAsPIDOne(t *testing.T) {
 			t.Parallel()
 			mark := marker(t)
 			var out strings.Builder
-			res, err := Run(testContext(t), begin(), &Request{Program: []string{"sh"}, Args: []string{"-c",
-				fmt.Sprintf("echo $PPID; %s & (setsid %s &); (trap '' TERM; exec setsid %s) & exit 3", sleeper(mark), sleeper(mark), sleeper(mark))}}, &out, nil)
+			res, err := Run(testContext(t), begin(), &Request{Program: []string{"sh"}, Args: []string{
+				"-c",
+				fmt.Sprintf("echo $PPID; %s & (setsid %s &); (trap '' TERM; exec setsid %s) & exit 3", sleeper(mark), sleeper(mark), sleeper(mark)),
+			}}, &out, nil)
 			if err != nil || res.ExitCode != 3 || out.String() != "1\n" || res.Incomplete || res.LeftoversKilled == 0 {
 				t.Errorf("%+v %q %v", res, out.String(), err)
 			}
 			noneLeft(t, mark)
 
-			req := &Request{Program: []string{"sh"}, Args: []string{"-c", fmt.Sprintf("trap '' TERM; setsid %s & while :; do sleep 0.02; done", sleeper(mark))},
-				Timeout: 300 * time.Millisecond, Grace: 200 * time.Millisecond}
+			req := &Request{
+				Program: []string{"sh"}, Args: []string{"-c", fmt.Sprintf("trap '' TERM; setsid %s & while :; do sleep 0.02; done", sleeper(mark))},
+				Timeout: 300 * time.Millisecond, Grace: 200 * time.Millisecond,
+			}
 			res, err = Run(testContext(t), begin(), req, nil, nil)
 			if err != nil || !res.TimedOut || res.Signal != 9 {
 				t.Errorf("%+v %v", res, err)
@@ -232,7 +235,7 @@ func TestRunAsPIDOne(t *testing.T) {
 			conn := begin()
 			go func() {
 				eventually(t, "the tree runs", func() bool { return len(marked(mark)) > 0 })
-				conn.Control.Close()
+				_ = conn.Control.Close()
 			}()
 			req.Timeout = 0
 			if _, err = Run(testContext(t), conn, req, nil, nil); !errors.Is(err, ErrStreamBroken) {
@@ -249,7 +252,7 @@ func TestForeignProcIsNotTrusted(t *testing.T) {
 	t.Parallel()
 	needRoot(t)
 	need(t, "unshare")
-	conn, err := StartProcess(context.Background(), "unshare", []string{"--pid", "--fork", "sh", "-c", helperPath(t) + " run; exit $?"}, nil)
+	conn, err := StartProcess(t.Context(), "unshare", []string{"--pid", "--fork", "sh", "-c", helperPath(t) + " run; exit $?"}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

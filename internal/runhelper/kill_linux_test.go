@@ -37,17 +37,17 @@ func trees(mark string) map[string]string {
 func TestLeftoversDieWithTheRun(t *testing.T) {
 	t.Parallel()
 	bothModes(t, func(t *testing.T, mode string) {
-		for name, tree := range trees(marker(t)) {
+		for name, tree := range trees("THE-MARK") {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
 				mark := marker(t)
 				dir := t.TempDir()
-				req := sh("%s\nwhile [ ! -e %s/go ]; do sleep 0.01; done; echo done; exit 7", strings.ReplaceAll(tree, parentMark(mark), mark), dir)
+				req := sh("%s\nwhile [ ! -e %s/go ]; do sleep 0.01; done; echo done; exit 7", strings.ReplaceAll(tree, "THE-MARK", mark), dir)
 				go func() {
 					for len(marked(mark)) == 0 {
 						time.Sleep(5 * time.Millisecond)
 					}
-					os.WriteFile(dir+"/go", nil, 0o600)
+					_ = os.WriteFile(dir+"/go", nil, 0o600)
 				}()
 				o := mustRun(t, mode, req)
 				if o.out != "done\n" || o.ExitCode != 7 || o.LeftoversKilled == 0 || o.Incomplete {
@@ -58,9 +58,6 @@ func TestLeftoversDieWithTheRun(t *testing.T) {
 		}
 	})
 }
-
-// parentMark is the mark of the test that called t.Run.
-func parentMark(mark string) string { return mark[:strings.LastIndex(mark, "-")] }
 
 func TestBackgroundDoesNotHoldTheResult(t *testing.T) {
 	t.Parallel()
@@ -186,24 +183,24 @@ func TestTimeoutWhileNobodyReads(t *testing.T) {
 			t.Errorf("took %v", d)
 		}
 		eventually(t, "the helper is gone", func() bool { return !fileExists(fmt.Sprintf("/proc/%d", p.cmd.Process.Pid)) })
-		p.close()
+		_ = p.close()
 	})
 }
 
 func TestControlClosedInMidRun(t *testing.T) {
 	t.Parallel()
 	bothModes(t, func(t *testing.T, mode string) {
-		for name, tree := range trees(marker(t)) {
+		for name, tree := range trees("THE-MARK") {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
 				mark := marker(t)
 				p := start(t, mode)
 				go func() {
 					eventually(t, "the tree runs", func() bool { return len(marked(mark)) > 0 })
-					p.Control.Close()
+					_ = p.Control.Close()
 				}()
 				began := time.Now()
-				_, err := Run(testContext(t), p.Conn, sh("%s\ntrap '' TERM; while :; do sleep 0.05; done", strings.ReplaceAll(tree, parentMark(mark), mark)), nil, nil)
+				_, err := Run(testContext(t), p.Conn, sh("%s\ntrap '' TERM; while :; do sleep 0.05; done", strings.ReplaceAll(tree, "THE-MARK", mark)), nil, nil)
 				if !errors.Is(err, ErrStreamBroken) {
 					t.Errorf("%v", err)
 				}
@@ -257,7 +254,7 @@ func TestCancel(t *testing.T) {
 func TestCancelledBefore(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(t.Context())
 	p := start(t, "run")
 	cancel()
 	_, err := Run(ctx, p.Conn, sh("touch %s/ran", dir), nil, nil)
@@ -282,7 +279,7 @@ func TestSupervisorKilledByTheCode(t *testing.T) {
 		t.Run(sig, func(t *testing.T) {
 			t.Parallel()
 			for i := range 5 {
-				mark := marker(t) + strconv.Itoa(i)
+				mark := marker(t) + strconv.Itoa(i) + "."
 				began := time.Now()
 				res, err := Run(testContext(t), start(t, "guard").Conn, sh("echo before; %s", killer(mark, sig)), nil, nil)
 				if !errors.Is(err, ErrSupervisorLost) || !res.SupervisorLost || res.ExitCode == 0 {
@@ -304,7 +301,7 @@ func TestSupervisorKilledByTheCode(t *testing.T) {
 			t.Errorf("%v", err)
 		}
 		for _, pid := range marked(mark) { // this is what guard and init are for
-			syscall.Kill(pid, syscall.SIGKILL)
+			_ = syscall.Kill(pid, syscall.SIGKILL)
 		}
 	})
 }
@@ -314,7 +311,7 @@ func TestSupervisorKilledWhileFlooding(t *testing.T) {
 	t.Parallel()
 	lost := 0
 	for i := range 10 {
-		mark := marker(t) + strconv.Itoa(i)
+		mark := marker(t) + strconv.Itoa(i) + "."
 		w := &checkWriter{}
 		_, err := Run(testContext(t), start(t, "guard").Conn, sh("yes abcdefg & %s & sleep 0.1; kill -KILL $PPID; : %s", sleeper(mark), mark), w, nil)
 		if !errors.Is(err, ErrSupervisorLost) && !errors.Is(err, ErrStreamBroken) {
@@ -355,7 +352,7 @@ func TestGuardKilled(t *testing.T) {
 	p := start(t, "guard")
 	go func() {
 		eventually(t, "the tree runs", func() bool { return len(marked(mark)) > 0 })
-		p.cmd.Process.Kill()
+		_ = p.cmd.Process.Kill()
 	}()
 	res, err := Run(testContext(t), p.Conn, sh("%s & %s", sleeper(mark), sleeper(mark)), nil, nil)
 	if !errors.Is(err, ErrSupervisorLost) || res.ExitCode == 0 {
@@ -420,7 +417,7 @@ func TestKeepBackground(t *testing.T) {
 		if len(marked(mark)) == 0 {
 			t.Fatal("the background process is gone")
 		}
-		os.Remove(dir + "/alive")
+		_ = os.Remove(dir + "/alive")
 		eventually(t, "it is still alive", func() bool { return fileExists(dir + "/alive") })
 		if err := os.WriteFile(dir+"/stop", nil, 0o600); err != nil {
 			t.Fatal(err)
@@ -441,7 +438,7 @@ func TestKeepBackgroundTerminated(t *testing.T) {
 			t.Fatalf("%+v %v", res, err)
 		}
 		eventually(t, "both run", func() bool { return len(marked(mark)) >= 2 })
-		p.cmd.Process.Signal(syscall.SIGTERM)
+		_ = p.cmd.Process.Signal(syscall.SIGTERM)
 		eventually(t, "SIGTERM ends it", func() bool { return len(marked(mark)) == 0 })
 		eventually(t, "the helper is gone", func() bool { return !fileExists(fmt.Sprintf("/proc/%d", p.cmd.Process.Pid)) })
 	})
@@ -481,7 +478,7 @@ while not os.path.exists(%q):
 		if o.LeftoversKilled != 1 {
 			t.Errorf("%+v", o)
 		}
-		os.Remove(dir + "/beat")
+		_ = os.Remove(dir + "/beat")
 		time.Sleep(100 * time.Millisecond)
 		if fileExists(dir + "/beat") {
 			t.Error("its threads survived")
@@ -571,7 +568,7 @@ while True:
 			p := start(t, mode)
 			go func() {
 				eventually(t, "the limit is reached", full)
-				p.Control.Close()
+				_ = p.Control.Close()
 			}()
 			if _, err := Run(testContext(t), p.Conn, sh("%s", bomb(mark)), nil, nil); !errors.Is(err, ErrStreamBroken) {
 				t.Error(err)
@@ -643,11 +640,11 @@ func TestOOM(t *testing.T) {
 
 func TestStartProcessFails(t *testing.T) {
 	t.Parallel()
-	if _, err := StartProcess(context.Background(), "/nonexistent", nil, nil); !errors.Is(err, os.ErrNotExist) {
+	if _, err := StartProcess(t.Context(), "/nonexistent", nil, nil); !errors.Is(err, os.ErrNotExist) {
 		t.Error(err)
 	}
 	// A wrapper that fails before there is a helper, as bwrap does where it may not make a namespace.
-	conn, err := StartProcess(context.Background(), "/bin/sh", []string{"-c", "echo no namespace for you >&2; echo junk; exit 1"}, func(*exec.Cmd) {})
+	conn, err := StartProcess(t.Context(), "/bin/sh", []string{"-c", "echo no namespace for you >&2; echo junk; exit 1"}, func(*exec.Cmd) {})
 	if err != nil {
 		t.Fatal(err)
 	}

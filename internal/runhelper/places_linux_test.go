@@ -2,7 +2,6 @@ package runhelper
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"os"
 	"os/exec"
@@ -68,8 +67,10 @@ func TestWithoutNewSystemCalls(t *testing.T) {
 			t.Parallel()
 			calls := "memfd_create,close_range,pidfd_open,pidfd_send_signal"
 			begin := func() *Conn {
-				conn, err := StartProcess(context.Background(), "strace", []string{"-f", "-qq", "-o", "/dev/null", "-e", "trace=" + calls,
-					"-e", "inject=" + calls + ":error=" + errno, helperPath(t), "run"}, nil)
+				conn, err := StartProcess(t.Context(), "strace", []string{
+					"-f", "-qq", "-o", "/dev/null", "-e", "trace=" + calls,
+					"-e", "inject=" + calls + ":error=" + errno, helperPath(t), "run",
+				}, nil)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -95,7 +96,7 @@ func TestWithoutNewSystemCalls(t *testing.T) {
 func TestWithoutSubreaper(t *testing.T) {
 	t.Parallel()
 	need(t, "strace")
-	conn, err := StartProcess(context.Background(), "strace", []string{"-qq", "-o", "/dev/null", "-e", "inject=prctl:error=EINVAL", helperPath(t), "run"}, nil)
+	conn, err := StartProcess(t.Context(), "strace", []string{"-qq", "-o", "/dev/null", "-e", "inject=prctl:error=EINVAL", helperPath(t), "run"}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -147,7 +148,7 @@ func TestARM64Emulated(t *testing.T) {
 		t.Fatal(err)
 	}
 	begin := func() *Conn {
-		conn, err := StartProcess(context.Background(), "unshare", []string{"--pid", "--fork", "--mount-proc", "qemu-aarch64-static", helper, "run"}, nil)
+		conn, err := StartProcess(t.Context(), "unshare", []string{"--pid", "--fork", "--mount-proc", "qemu-aarch64-static", helper, "run"}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -175,7 +176,7 @@ func TestARM64Emulated(t *testing.T) {
 	if info, err := Upload(testContext(t), begin(), path, 0o640, strings.NewReader("content"), &FileOptions{MakeParents: true}); err != nil || info.Size != 7 || info.Perm() != 0o640 {
 		t.Errorf("%+v %v", info, err)
 	}
-	os.Symlink("b", filepath.Dir(path)+"/l")
+	must(t, os.Symlink("b", filepath.Dir(path)+"/l"))
 	out.Reset()
 	if info, err := Download(testContext(t), begin(), filepath.Dir(path)+"/l", 7, &out, nil); err != nil || out.String() != "content" || !info.IsRegular() {
 		t.Errorf("%+v %q %v", info, out.String(), err)

@@ -44,7 +44,7 @@ func intact(path, digest string) bool {
 	if err != nil || !st.Mode().IsRegular() || st.Mode().Perm() != 0o755 {
 		return false
 	}
-	b, err := os.ReadFile(path) //nolint:gosec // the path is ours
+	b, err := os.ReadFile(path)
 	if err != nil {
 		return false
 	}
@@ -92,8 +92,8 @@ func StartProcess(ctx context.Context, path string, args []string, setup func(*e
 	}
 	outR, outW, err := os.Pipe()
 	if err != nil {
-		inR.Close() //nolint:errcheck // never used
-		inW.Close() //nolint:errcheck // never used
+		_ = inR.Close() // never used
+		_ = inW.Close() // never used
 		return nil, fmt.Errorf("starting the run helper: %w", err)
 	}
 	notes := &tail{}
@@ -108,17 +108,17 @@ func StartProcess(ctx context.Context, path string, args []string, setup func(*e
 		cmd.WaitDelay = time.Second
 		return cmd
 	})
-	inR.Close()  //nolint:errcheck // the child has its own copy
-	outW.Close() //nolint:errcheck // the child has its own copy
+	_ = inR.Close()  // the child has its own copy
+	_ = outW.Close() // the child has its own copy
 	if err != nil {
-		inW.Close()  //nolint:errcheck // never used
-		outR.Close() //nolint:errcheck // never used
+		_ = inW.Close()  // never used
+		_ = outR.Close() // never used
 		return nil, fmt.Errorf("starting the run helper: %w", err)
 	}
 	p := &process{cmd: cmd, in: inW, out: outR, done: make(chan struct{})}
 	go func() {
 		defer close(p.done)
-		cmd.Wait() //nolint:errcheck // the frames tell how the run ended
+		_ = cmd.Wait() // the frames tell how the run ended
 	}()
 	return &Conn{
 		Control: inW,

@@ -61,7 +61,7 @@ const (
 func Run(ctx context.Context, conn *Conn, req *Request, stdout, stderr io.Writer) (Result, error) {
 	setup, err := req.encode()
 	if err != nil {
-		conn.close() //nolint:errcheck // never used
+		_ = conn.close() // never used
 		return Result{}, err
 	}
 	r := &running{
@@ -148,7 +148,7 @@ func (r *running) loop(ctx context.Context) (Result, error) {
 // cancel asks the helper to end the run. true: there is nothing to wait for.
 func (r *running) cancel(cause error) (bool, error) {
 	if r.cause != nil {
-		return false, nil
+		return false, nil //nolint:nilerr // asked already; that one is reported
 	}
 	r.cause = cause
 	if !r.released {
@@ -169,7 +169,7 @@ func (r *running) broken(cause error) error {
 
 func (r *running) streamEnd(e event) error {
 	cause := e.err
-	if cause == io.EOF {
+	if errors.Is(cause, io.EOF) {
 		cause = io.ErrUnexpectedEOF
 	}
 	err := r.broken(cause)
@@ -240,7 +240,7 @@ func (r *running) frame(e event) (end bool, err error) {
 	default:
 		return bad(fmt.Sprintf("frame %q during a run", e.typ))
 	}
-	return false, nil
+	return false, nil //nolint:nilerr // r.cause is not an error of this frame
 }
 
 func (r *running) refused(payload []byte) error {

@@ -272,8 +272,7 @@ func TestNULRefused(t *testing.T) {
 		{},
 	} {
 		_, err := run(t, "run", req)
-		var re *RequestError
-		if !errors.As(err, &re) {
+		if _, ok := errors.AsType[*RequestError](err); !ok {
 			t.Errorf("%.60v: %v", req, err)
 		}
 	}
@@ -373,7 +372,7 @@ func TestStdin(t *testing.T) {
 			{"closed by the child", "exec 0<&-; echo ok", "ok\n", bytes.NewReader(big)},
 			{"never read", "echo ok", "ok\n", bytes.NewReader(big)},
 			{"partly read", "head -c 3; echo", "012\n", bytes.NewReader(big)},
-			{"reader that never ends", "echo ok", "ok\n", neverReader{}},
+			{"reader that never ends", "echo ok", "ok\n", neverReader{t.Context().Done()}},
 		} {
 			t.Run(c.name, func(t *testing.T) {
 				req := sh("%s", c.script)
@@ -392,9 +391,13 @@ func TestStdin(t *testing.T) {
 	})
 }
 
-type neverReader struct{}
+// neverReader blocks as long as its test, or for ever.
+type neverReader struct{ end <-chan struct{} }
 
-func (neverReader) Read([]byte) (int, error) { select {} }
+func (r neverReader) Read([]byte) (int, error) {
+	<-r.end
+	return 0, io.EOF
+}
 
 func TestStdinNeverReadIsKilled(t *testing.T) {
 	t.Parallel()

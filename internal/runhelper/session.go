@@ -159,7 +159,7 @@ func (s *session) emit(e event) bool {
 func (s *session) shut() {
 	s.shutOnce.Do(func() {
 		close(s.stop)
-		s.conn.close() //nolint:errcheck // the outcome is known already
+		_ = s.conn.close() // the outcome is known already
 		limit := time.NewTimer(closeWait)
 		defer limit.Stop()
 		wait := func(done <-chan struct{}) {

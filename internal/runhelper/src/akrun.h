@@ -11,7 +11,9 @@
 
 #define SETUP_IDLE_MS 60000	/* a client that sends nothing for this long before 'G' is gone */
 #define FILE_IDLE_MS 300000	/* the same for file operations */
-#define LINGER_MS 50		/* what the main process left behind may finish its last words */
+#define LINGER_MS 50		/* what the main process left behind may finish its last words, ... */
+#define LINGER_MORE_MS 25	/* ... in steps of this while it is busy, ... */
+#define LINGER_MAX_MS 500	/* ... and no longer than this in all */
 #define KILL_BUDGET_MS 5000	/* how long killing may take before it is reported as incomplete */
 #define FINISH_KILLED_MS 5000	/* after a kill: time for the client to take what is left */
 #define FINISH_STALL_MS 30000	/* after an ordinary end: time without any progress */
@@ -83,6 +85,7 @@ int reap(u32 *killed);	/* reaps what is there; 0 when no child is left */
 void kill_tree(struct kill_result *r, int whole_namespace);
 void kill_stopped_supervisors(void);
 int proc_is_ours(void);
+int tree_busy(void);
 
 /* oom.c */
 void oom_before(void);

@@ -209,6 +209,18 @@ static int alive(const struct proc *p)
 	return p->mark == OURS && ((p->state != 'Z' && p->state != 'X') || p->threads > 1);
 }
 
+/* Whether a descendant is running, is about to, or waits for a disk. What only sleeps has nothing to say. */
+int tree_busy(void)
+{
+	if (!proc_is_ours() || !scan())
+		return 0;
+	mark_descendants(sys_getpid());
+	for (u32 i = 0; i < ntab; i++)
+		if (tab[i].mark == OURS && (tab[i].state == 'R' || tab[i].state == 'D'))
+			return 1;
+	return 0;
+}
+
 /* Stops, then kills, then reaps everything below us.
  *
  * Stop first: a process with a signal pending cannot complete a fork, so once a scan finds nobody who is

@@ -27,7 +27,7 @@ static struct {
 	int ctl_open, eof_wanted, kill_now, turn;
 	int no_children;
 	u32 flags, index, leftovers, consumed;
-	u64 start, deadline, kill_at, linger_until, finish_until, finish_stall, ended;
+	u64 start, deadline, kill_at, linger_until, linger_max, finish_until, finish_stall, ended;
 	u64 left[2];	 /* FINISH: bytes that were in the pipes when the run ended */
 	int end_queued, failed;
 	struct child_report fail;
@@ -483,7 +483,11 @@ static void advance(u64 now)
 	if (main_done && s.phase == RUNNING) {
 		s.phase = LINGER;
 		s.linger_until = now + LINGER_MS;
+		s.linger_max = now + LINGER_MAX_MS;
 	}
+	/* On a busy machine a `tee` that the program did not wait for may not even have been scheduled yet. */
+	if (s.phase == LINGER && !s.no_children && now >= s.linger_until && now < s.linger_max && tree_busy())
+		s.linger_until = now + LINGER_MORE_MS;
 	if (s.phase == LINGER && (s.no_children || now >= s.linger_until)) {
 		if (!s.no_children && !(par.flags & P_KEEP))
 			kill_all(&now);
