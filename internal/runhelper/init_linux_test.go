@@ -263,3 +263,50 @@ func TestForeignProcIsNotTrusted(t *testing.T) {
 	}
 	eventually(t, "the namespace takes the rest with it", func() bool { return len(marked(mark)) == 0 })
 }
+
+// The worst case in one: a fork bomb at the pids limit that kills its supervisor, with nobody but PID 1 left.
+func TestInitEndsAForkBombWithoutSupervisor(t *testing.T) {
+	dir := pidsCgroup(t, 128)
+	if dir == "" {
+		t.Skip("no writable pids cgroup: a fork bomb needs a limit")
+	}
+	need(t, "python3")
+	c := startContainer(t)
+	mark := marker(t)
+	up := t.TempDir() + "/up"
+	neighbour := make(chan error, 1)
+	go func() {
+		o, err := c.run(t, sh("touch %s; while [ -e %s ]; do sleep 0.01; done; echo untouched", up, up))
+		if err == nil && o.out != "untouched\n" {
+			err = fmt.Errorf("%+v", o)
+		}
+		neighbour <- err
+	}()
+	eventually(t, "the neighbour runs", func() bool { return fileExists(up) })
+	conn, _ := c.exec(t, "sh", "-c", "echo 0 > "+dir+"/cgroup.procs; exec "+helperPath(t)+" run")
+	bomb := fmt.Sprintf(`
+import os, signal
+boss = os.getppid()
+for s in (1, 2, 15): signal.signal(s, signal.SIG_IGN)
+n = 0
+while True: # %s
+    n += 1
+    try:
+        if os.fork() == 0: os.setsid()
+    except OSError:
+        if n > 20 and boss:
+            os.kill(boss, 9)
+            boss = 0
+`, mark)
+	_, err := Run(testContext(t), conn, &Request{Program: []string{"python3"}, Args: []string{"-c", bomb}}, nil, nil)
+	if !errors.Is(err, ErrStreamBroken) {
+		t.Error(err)
+	}
+	began := time.Now()
+	eventually(t, "the bomb is dead", func() bool { return len(marked(mark)) == 0 })
+	t.Logf("dead after %v", time.Since(began))
+	must(t, os.Remove(up))
+	if err := <-neighbour; err != nil {
+		t.Error(err)
+	}
+}
