@@ -69,7 +69,7 @@ func (t target) unreachable(ctx context.Context, err error, attempted string) *s
 	if t.fillVersion(out, err) {
 		return out
 	}
-	if answered(err) {
+	if answered(err) && !strings.Contains(err.Error(), httpToTLS) {
 		return nil
 	}
 	if t.fillContext(ctx, out, err) || t.fillSSH(out, err) || t.fillTLS(out, err) || t.fillNetwork(out, err) || t.fillNonsense(out, err) {
@@ -82,6 +82,9 @@ func (t target) unreachable(ctx context.Context, err error, attempted string) *s
 	}
 	return nil
 }
+
+// httpToTLS is what a TLS server in Go, an engine included, answers to a request without TLS.
+const httpToTLS = "HTTP request to an HTTPS server"
 
 // answered reports whether err is what the engine itself answered, with an HTTP status or in the stream of a pull. What
 // such an answer says about connections is about others: a registry, a plugin.
@@ -185,7 +188,7 @@ func (t target) fillTLS(out *sandboxcore.Error, err error) bool {
 	case strings.Contains(said, "client authentication"), strings.Contains(said, "tls: certificate required"), strings.Contains(said, "remote error: tls"):
 		out.Said = "The engine refused the client certificate, or there was none."
 		out.Next = "Give cert.pem and key.pem that the engine's authority signed (cert_path, or DOCKER_CERT_PATH with DOCKER_HOST)."
-	case strings.Contains(said, "TLS-enabled daemon without TLS"), strings.Contains(said, "HTTP request to an HTTPS server"):
+	case strings.Contains(said, "TLS-enabled daemon without TLS"), strings.Contains(said, httpToTLS):
 		out.Said = "The engine speaks TLS, and no TLS was configured."
 		out.Next = "Set cert_path beside host, or DOCKER_TLS_VERIFY and DOCKER_CERT_PATH beside DOCKER_HOST."
 	default:
