@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -24,6 +25,8 @@ type event struct {
 type lack struct{ part, reason, enable string }
 
 var skipLine = regexp.MustCompile(`(?m)(?:^|: )SKIP ([a-z0-9_-]+): (.*); enable with: (.*)$`)
+
+var orderLine = regexp.MustCompile(`^=== (RUN|PAUSE|CONT|NAME) `)
 
 // summary collects the events of one `go test -json` run.
 type summary struct {
@@ -49,8 +52,9 @@ type timed struct {
 // packageState holds the output of what has not ended yet. Output of tests that pass is thrown away as soon as they
 // end, so a long run does not grow with what it prints.
 type packageState struct {
-	output map[string]*strings.Builder // by test; "" is the package's own
-	failed bool
+	output  map[string]*strings.Builder // by test; "" is the package's own
+	running map[string]bool
+	failed  bool
 }
 
 func newSummary(out io.Writer, require string, verbose bool) *summary {
@@ -90,10 +94,12 @@ func (s *summary) line(text []byte) {
 	}
 	state := s.packages[e.Package]
 	if state == nil {
-		state = &packageState{output: map[string]*strings.Builder{}}
+		state = &packageState{output: map[string]*strings.Builder{}, running: map[string]bool{}}
 		s.packages[e.Package] = state
 	}
 	switch e.Action {
+	case "run":
+		state.running[e.Test] = true
 	case "output":
 		if s.verbose {
 			s.printf("%s", e.Output)
@@ -103,7 +109,10 @@ func (s *summary) line(text []byte) {
 			output = &strings.Builder{}
 			state.output[e.Test] = output
 		}
-		output.WriteString(e.Output)
+		// What go test says of the order of tests is no help in a failure.
+		if !orderLine.MatchString(e.Output) {
+			output.WriteString(e.Output)
+		}
 	case "pass", "fail", "skip":
 		if e.Test == "" {
 			s.packageEnded(e, state)
@@ -119,6 +128,7 @@ func (s *summary) testEnded(e event, state *packageState) {
 	if builder := state.output[e.Test]; builder != nil {
 		output = builder.String()
 	}
+	delete(state.running, e.Test)
 	// A failing subtest is shown when it ends, and so is what its parent said.
 	delete(state.output, e.Test)
 	if !strings.Contains(e.Test, "/") {
@@ -160,22 +170,15 @@ func (s *summary) packageEnded(e event, state *packageState) {
 	case e.Action == "fail" && !state.failed:
 		// Nothing that failed by itself: a build that failed, a panic, a test that ended the process, a time-out,
 		// or a race found at exit. Whatever was said and not yet shown belongs to it.
-		unfinished := make([]string, 0, len(state.output))
-		for test := range state.output {
-			if test != "" {
-				unfinished = append(unfinished, test)
-			}
-		}
-		slices.Sort(unfinished)
-		for _, test := range unfinished {
-			s.printf("%s", state.output[test].String())
-		}
+		s.unfinished(state)
 		s.printf("%s", own)
 	case e.Action == "fail":
 		// The panic or the race report after a failure, if there is one, and the line of go test.
 		s.printf("%s", own)
 	default:
-		s.printf("%s", closingLine(own))
+		if line := closingLine(own); !strings.HasSuffix(line, "[no test files]\n") {
+			s.printf("%s", line)
+		}
 	}
 	if e.Action == "fail" && !state.failed {
 		s.failed++
@@ -184,14 +187,22 @@ func (s *summary) packageEnded(e event, state *packageState) {
 	delete(s.packages, e.Package)
 }
 
+// unfinished prints what tests said that did not end, and names them.
+func (s *summary) unfinished(state *packageState) {
+	for _, test := range slices.Sorted(maps.Keys(state.running)) {
+		s.printf("did not end: %s\n", test)
+		if output := state.output[test]; output != nil {
+			s.printf("%s", output.String())
+		}
+	}
+}
+
 // finish prints the summary and gives the status to end with.
 func (s *summary) finish(goTest error, slowest int) int {
 	for name, state := range s.packages {
 		s.failed++
 		s.failures = append(s.failures, name+" (did not end)")
-		for _, output := range state.output {
-			s.printf("%s", output.String())
-		}
+		s.unfinished(state)
 	}
 	if slowest > 0 && len(s.times) > 0 {
 		slices.SortStableFunc(s.times, func(a, b timed) int {
@@ -264,7 +275,7 @@ func reasonOf(output string) string {
 	var said []string
 	for line := range strings.Lines(output) {
 		line = strings.TrimSpace(line)
-		if line == "" || strings.HasPrefix(line, "=== ") || strings.HasPrefix(line, "--- ") {
+		if line == "" || strings.HasPrefix(line, "--- ") {
 			continue
 		}
 		said = append(said, line)

@@ -62,7 +62,7 @@ func TestShort(t *testing.T) { t.Skip("only on Sundays") }
 		{
 			name: "a failure is shown in full", status: 1,
 			source: `func TestOuter(t *testing.T) { t.Run("inner", func(t *testing.T) { t.Log("first"); t.Error("second") }) }` + "\n",
-			want:   []string{"first", "second", "FAIL\texample.test/m", "example.test/m.TestOuter/inner"}, last: "0 passed, 2 failed, 0 skipped",
+			want:   []string{"first", "second", "FAIL\texample.test/m", "example.test/m.TestOuter/inner"}, not: []string{"=== RUN"}, last: "0 passed, 2 failed, 0 skipped",
 		},
 		{
 			name: "a test that ends the process", status: 1,
