@@ -4,6 +4,7 @@ package bubblewrap_test
 
 import (
 	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/agentkernel/terraform-provider-agentkernel/internal/backends/bubblewrap"
@@ -13,41 +14,28 @@ import (
 )
 
 func TestContract(t *testing.T) {
-	testenv.Require(t, "bubblewrap")
-	backendtest.Run(t, backendtest.Target{
-		Factory:  bubblewrap.Factory(),
-		Provider: sandboxcore.Settings{"data_dir": passable(t)},
-		Getenv:   os.Getenv,
-	})
+	testenv.Require(t, testenv.Bubblewrap)
+	contract(t)
 }
 
-// passable makes a data directory that the users of sandboxes may enter; t.TempDir lies below one that they may not.
-func passable(t *testing.T) string {
-	t.Helper()
-	dir, err := os.MkdirTemp("", "agentkernel-contract-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := os.RemoveAll(dir); err != nil {
-			t.Error(err)
-		}
-	})
-	if err := os.Chmod(dir, 0o711); err != nil { // #nosec G302 -- entered, not listed, by other users
-		t.Fatal(err)
-	}
-	return dir
-}
-
-// The same as an ordinary user, for whom bubblewrap has neither its own uid nor control groups.
 func TestContractUnprivileged(t *testing.T) {
-	testenv.Require(t, "bubblewrap", "unprivileged")
+	testenv.Require(t, testenv.Bubblewrap)
 	if testenv.RerunUnprivileged(t) {
 		return
 	}
+	contract(t)
+}
+
+func contract(t *testing.T) {
+	dir := t.TempDir()
+	for _, d := range []string{dir, filepath.Dir(dir)} { // root's sandboxes run as other users, who have to pass
+		if err := os.Chmod(d, 0o711); err != nil {
+			t.Fatal(err)
+		}
+	}
 	backendtest.Run(t, backendtest.Target{
 		Factory:  bubblewrap.Factory(),
-		Provider: sandboxcore.Settings{"data_dir": t.TempDir()},
+		Provider: sandboxcore.Settings{"data_dir": filepath.Join(dir, "data")},
 		Getenv:   os.Getenv,
 	})
 }

@@ -194,6 +194,9 @@ for p in ("/proc/sys/kernel/core_pattern", "/proc/sysrq-trigger", "/proc/sys/vm/
     try: open(p, "w"); escaped(p)
     except OSError: pass
 if os.path.exists("/sys"): escaped("/sys")`},
+	{name: "names of keys", control: byAnyone, code: `
+call(248 if X86 else 217, b"user", b"agentkernel-escape", b"x", 1, -2) if os.getcwd() != "/workspace" else None
+if open("/proc/keys").read() or open("/proc/key-users").read(): escaped()`},
 	{name: "the kernel's log", code: `call(103 if X86 else 116, 3, ctypes.create_string_buffer(100), 100); escaped()`},
 	{name: "32-bit system calls", code: `
 import mmap

@@ -36,6 +36,9 @@ var etcParts = []string{
 // Directories of the host's root that are links into /usr on some systems and directories on others.
 var rootParts = []string{"/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"}
 
+// Files of /proc that tell of the whole machine, or name the keys of the user that runs the provider.
+var maskedProc = []string{"/proc/keys", "/proc/key-users", "/proc/kcore", "/proc/timer_list", "/proc/sched_debug", "/proc/latency_stats"}
+
 // bind is one path of the host in the view.
 type bind struct {
 	source *os.File // held open from the check on, so that nothing else can be put in its place
@@ -126,7 +129,13 @@ func (v view) build(a *arguments, p program) error {
 			a.add("--ro-bind", part, part)
 		}
 	}
-	a.add("--proc", "/proc", "--dev", "/dev", "--perms", "1777", "--tmpfs", "/tmp", "--dir", "/var", "--symlink", "../tmp", "/var/tmp")
+	a.add("--proc", "/proc")
+	for _, file := range maskedProc {
+		if _, err := os.Lstat(file); err == nil {
+			a.add("--ro-bind", "/dev/null", file)
+		}
+	}
+	a.add("--dev", "/dev", "--perms", "1777", "--tmpfs", "/tmp", "--dir", "/var", "--symlink", "../tmp", "/var/tmp")
 	if err := v.etc(a); err != nil {
 		return err
 	}

@@ -46,9 +46,13 @@ func (b *Sandbox) Register(pid int) (*Registration, error) {
 		}
 		return nil, b.notRegistered(err)
 	}
-	if _, err := os.Lstat(filepath.Join(b.Dir(), closingFile)); err == nil {
+	if _, err := os.Lstat(filepath.Join(b.Dir(), closingFile)); !errors.Is(err, fs.ErrNotExist) {
 		r.Done()
 		return nil, b.Closing()
+	}
+	// That it is not closing is true only of a directory that is still there: Destroy may have removed it since.
+	if _, err := os.Lstat(r.file); err != nil {
+		return nil, b.gone()
 	}
 	return r, nil
 }
