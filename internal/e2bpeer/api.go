@@ -275,7 +275,7 @@ func (p *Peer) list(w http.ResponseWriter, r *http.Request) {
 		}
 		limit = n
 	}
-	filter, err := url.ParseQuery(q.Get("metadata"))
+	filter, err := metadataFilter(q.Get("metadata"))
 	if err != nil {
 		fail(w, http.StatusBadRequest, "metadata: %v", err)
 		return
@@ -294,8 +294,8 @@ func (p *Peer) list(w http.ResponseWriter, r *http.Request) {
 			running++
 		}
 		keep := slices.Contains(states, b.state)
-		for k := range filter {
-			keep = keep && b.metadata[k] == filter.Get(k)
+		for k, v := range filter {
+			keep = keep && b.metadata[k] == v
 		}
 		if keep {
 			found = append(found, b)
@@ -314,6 +314,27 @@ func (p *Peer) list(w http.ResponseWriter, r *http.Request) {
 		out = append(out, p.describe(b, false))
 	}
 	writeJSON(w, http.StatusOK, out)
+}
+
+// metadataFilter takes the filter apart: the parameter is encoded as a whole, and each key and value by itself, so that
+// one more decoding than a query has is right for both ways in which clients write it.
+func metadataFilter(parameter string) (map[string]string, error) {
+	text, err := url.QueryUnescape(parameter)
+	if err != nil || text == "" {
+		return nil, err
+	}
+	out := map[string]string{}
+	for pair := range strings.SplitSeq(text, "&") {
+		k, v, _ := strings.Cut(pair, "=")
+		if k, err = url.QueryUnescape(k); err != nil {
+			return nil, err
+		}
+		if v, err = url.QueryUnescape(v); err != nil {
+			return nil, err
+		}
+		out[k] = v
+	}
+	return out, nil
 }
 
 // connect extends the time of a running sandbox and never shortens it; a paused one is woken, with the time from now.

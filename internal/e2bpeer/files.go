@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"mime"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -102,7 +103,9 @@ func (b *box) upload(w http.ResponseWriter, r *http.Request, path string, who us
 			}
 			to := path
 			if r.URL.Query().Get("path") == "" {
-				to = b.resolve(part.FileName(), who)
+				// The name with its directories, which FileName would take off.
+				_, disposition, _ := mime.ParseMediaType(part.Header.Get("Content-Disposition"))
+				to = b.resolve(disposition["filename"], who)
 			}
 			if err = b.write(to, part, who); err != nil {
 				break

@@ -159,7 +159,9 @@ func (b *box) start(ctx context.Context, req *connect.Request[startMessage], str
 	if err != nil {
 		return connect.NewError(connect.CodeUnauthenticated, fmt.Errorf("invalid username: '%s'", basicUser(req.Header())))
 	}
-	p, err := b.spawn(who, req.Msg)
+	gone := make(chan struct{})
+	defer close(gone)
+	p, sub, err := b.spawn(who, req.Msg, gone)
 	if err != nil {
 		return err
 	}
@@ -171,7 +173,7 @@ func (b *box) start(ctx context.Context, req *connect.Request[startMessage], str
 			timer.Stop()
 		}()
 	}
-	return b.follow(ctx, p, req.Header(), stream)
+	return b.follow(ctx, p, sub, req.Header(), stream)
 }
 
 func (p *process) signal(sig syscall.Signal) {
@@ -183,8 +185,8 @@ func (p *process) signal(sig syscall.Signal) {
 }
 
 // spawn starts a process as envd does: through a shell that becomes the program, so that a program that does not exist is
-// a shell's exit status 127 and no error of the call.
-func (b *box) spawn(who user, msg *startMessage) (*process, error) {
+// a shell's exit status 127 and no error of the call. Whoever starts it is there before its first output.
+func (b *box) spawn(who user, msg *startMessage, gone <-chan struct{}) (*process, *subscriber, error) {
 	dir := who.home
 	if msg.Process.Cwd != nil && *msg.Process.Cwd != "" {
 		dir = b.resolve(*msg.Process.Cwd, who)
@@ -209,17 +211,17 @@ func (b *box) spawn(who user, msg *startMessage) (*process, error) {
 	// Without a word about it a program has an input that stays open.
 	if msg.Stdin == nil || *msg.Stdin {
 		if p.stdin, err = p.cmd.StdinPipe(); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
 	// Pipes of our own: Wait of os/exec would close its own before everything is read.
 	stdout, stdoutEnd, err := os.Pipe()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	stderr, stderrEnd, err := os.Pipe()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	p.cmd.Stdout, p.cmd.Stderr = stdoutEnd, stderrEnd
 	b.procs.mu.Lock()
@@ -238,14 +240,15 @@ func (b *box) spawn(who user, msg *startMessage) (*process, error) {
 		_, _ = stdout.Close(), stderr.Close()
 		var known *connect.Error
 		if errors.As(err, &known) {
-			return nil, err
+			return nil, nil, err
 		}
-		return nil, connect.NewError(connect.CodeInternal, err)
+		return nil, nil, connect.NewError(connect.CodeInternal, err)
 	}
 	p.pid = p.cmd.Process.Pid
 	b.procs.byPID[p.pid] = p
+	sub := p.subscribe(gone)
 	b.procs.work.Go(func() { b.watchProcess(p, stdout, stderr) })
-	return p, nil
+	return p, sub, nil
 }
 
 // watchProcess reads both outputs to their ends and only then waits: a child that keeps an output open keeps the end
@@ -301,10 +304,7 @@ func endOf(state *os.ProcessState, err error) map[string]any {
 }
 
 // follow sends what a process does from now on.
-func (b *box) follow(ctx context.Context, p *process, h http.Header, stream *connect.ServerStream[eventMessage]) error {
-	gone := make(chan struct{})
-	defer close(gone)
-	sub := p.subscribe(gone)
+func (b *box) follow(ctx context.Context, p *process, sub *subscriber, h http.Header, stream *connect.ServerStream[eventMessage]) error {
 	defer p.unsubscribe(sub)
 	alive := 90 * time.Second
 	if s, err := strconv.Atoi(h.Get("Keepalive-Ping-Interval")); err == nil && s > 0 {
@@ -359,7 +359,9 @@ func (b *box) connect(ctx context.Context, req *connect.Request[selectMessage], 
 	if err != nil {
 		return err
 	}
-	return b.follow(ctx, p, req.Header(), stream)
+	gone := make(chan struct{})
+	defer close(gone)
+	return b.follow(ctx, p, p.subscribe(gone), req.Header(), stream)
 }
 
 func (b *box) listProcesses(context.Context, *connect.Request[emptyMessage]) (*connect.Response[map[string]any], error) {
