@@ -87,6 +87,8 @@ func (e *endpoint) Find(ctx context.Context, nativeID string, fresh bool) (sandb
 	return e.managed(f, info.ID)
 }
 
+var errIncomplete = errors.New("malformed HTTP answer: the description of a container is incomplete")
+
 // inspect asks for one container. One that is being removed is gone.
 func (e *endpoint) inspect(ctx context.Context, id string) (found, error) {
 	const attempted = "the sandbox could not be looked up"
@@ -101,7 +103,7 @@ func (e *endpoint) inspect(ctx context.Context, id string) (found, error) {
 	}
 	c := r.Container
 	if c.ID == "" || c.State == nil || c.Config == nil {
-		return found{}, e.failure(ctx, errors.New("malformed HTTP answer: the description of a container is incomplete"), sandboxcore.CodeUnreachable, attempted, objectID(id), "")
+		return found{}, e.failure(ctx, errIncomplete, sandboxcore.CodeUnreachable, attempted, objectID(id), "")
 	}
 	if c.ID != id {
 		// The engine also takes names: a container may be called like the id of another one.

@@ -81,30 +81,51 @@ func (s *sandbox) change(ctx context.Context, what string, act func(context.Cont
 
 // Update applies cpu and memory. Labels, and with them the marks, cannot change on a Docker container.
 func (s *sandbox) Update(ctx context.Context, p *sandboxcore.Profile, _ sandboxcore.Marks) error {
-	r := resourcesOf(p)
-	if r.Memory == 0 || r.NanoCPUs == 0 {
-		// The engine takes zero as "leave it": a limit is lifted by setting it to all that there is.
-		info, err := s.e.engineInfo(ctx)
-		if err != nil {
-			return err
-		}
-		if r.NanoCPUs == 0 {
-			r.NanoCPUs = int64(info.NCPU) * 1e9
-		}
-		if r.Memory == 0 {
-			r.Memory = info.MemTotal
-			r.MemorySwap = r.Memory
-		}
+	info, err := s.e.engineInfo(ctx)
+	if err != nil {
+		return err
+	}
+	now, err := s.limits(ctx)
+	if err != nil {
+		return err
+	}
+	want := resourcesOf(p)
+	// The engine takes zero as "leave it": a limit is lifted by setting it to all that there is.
+	if all := int64(info.NCPU) * 1e9; want.NanoCPUs == 0 && now.NanoCPUs != 0 {
+		want.NanoCPUs = all
+	}
+	if want.Memory == 0 && now.Memory != 0 {
+		want.Memory, want.MemorySwap = info.MemTotal, info.MemTotal
+	}
+	if want.NanoCPUs == now.NanoCPUs && want.Memory == now.Memory {
+		return nil
 	}
 	ctx, cancel := withDeadline(ctx, s.e.timings.call)
 	defer cancel()
 	defer s.e.listing.drop()
-	_, err := s.e.cli.ContainerUpdate(ctx, s.info.NativeID, client.ContainerUpdateOptions{Resources: &r})
+	_, err = s.e.cli.ContainerUpdate(ctx, s.info.NativeID, client.ContainerUpdateOptions{Resources: &want})
 	if isNotFound(err) {
 		return s.e.gone("the limits of the sandbox could not be changed", s.info.NativeID)
 	}
 	return s.e.failure(ctx, err, sandboxcore.CodeProvision, "the limits of the sandbox could not be changed", objectID(s.info.NativeID),
 		"A memory limit below what the sandbox uses now is refused by the kernel: free memory first, or replace the sandbox.")
+}
+
+// limits are the limits that the container has now.
+func (s *sandbox) limits(ctx context.Context) (container.Resources, error) {
+	ctx, cancel := withDeadline(ctx, s.e.timings.call)
+	defer cancel()
+	r, err := s.e.cli.ContainerInspect(ctx, s.info.NativeID, client.ContainerInspectOptions{})
+	if isNotFound(err) {
+		return container.Resources{}, s.e.gone("the limits of the sandbox could not be changed", s.info.NativeID)
+	}
+	if err == nil && r.Container.HostConfig == nil {
+		err = errIncomplete
+	}
+	if err != nil {
+		return container.Resources{}, s.e.failure(ctx, err, sandboxcore.CodeUnreachable, "the limits of the sandbox could not be read", objectID(s.info.NativeID), "Check the engine's log.")
+	}
+	return r.Container.HostConfig.Resources, nil
 }
 
 // Destroy removes the container with everything that belongs to it, and asks again.
