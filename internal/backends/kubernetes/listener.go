@@ -1,0 +1,259 @@
+package kubernetes
+
+import (
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"strconv"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/agentkernel/terraform-provider-agentkernel/internal/sandboxcore"
+)
+
+const (
+	listenerPort = 7420
+	// listenerLife is after what time the cluster ends a listener whose provider is gone.
+	listenerLife = int64(15 * 60)
+)
+
+// listener is a small pod that takes connections. A policy cannot be asked whether it is in force already; that an
+// address which is known to answer cannot be reached can be seen. All sandboxes that are made at the same time share
+// one, and it goes with the last of them.
+type listener struct {
+	key  string
+	refs int
+	stop context.CancelFunc
+	done chan struct{} // closed when addr or err is there
+
+	namespace, name string
+	uid             types.UID
+	addr            netip.Addr
+	err             error
+}
+
+// listen takes part in a listener. An allow-list has to know its address before the policy is made.
+func (b *building) listen(ctx context.Context) error {
+	if !isolated(b.req.Profile) {
+		return nil
+	}
+	l, err := b.e.takeListener(ctx, b.req)
+	if err != nil {
+		return err
+	}
+	b.listener, b.release = l, func() { b.e.releaseListener(ctx, l) }
+	if b.req.Profile.Policy.NetworkEgress != sandboxcore.NetworkAllowlist {
+		return nil
+	}
+	addr, err := b.address(ctx)
+	if err != nil {
+		return err
+	}
+	b.closedFirst = lets(b.req.Profile, addr)
+	return nil
+}
+
+func (b *building) address(ctx context.Context) (netip.Addr, error) {
+	select {
+	case <-b.listener.done:
+		return b.listener.addr, b.listener.err
+	case <-ctx.Done():
+		return netip.Addr{}, b.e.failure(ctx, ctx.Err(), sandboxcore.CodeProvision, attemptedCreate, "namespace "+b.o.namespace, "")
+	}
+}
+
+// seeClosed returns when the policy of a sandbox is seen to hold.
+func (b *building) seeClosed(ctx context.Context, s *sandbox) error {
+	addr, err := b.address(ctx)
+	if err != nil {
+		return err
+	}
+	never := &sandboxcore.Error{
+		Code: sandboxcore.CodeNetwork, Attempted: "the sandbox was removed again: its network policy does not hold", Object: objectID(s.info.NativeID),
+		Said: fmt.Sprintf("It could still reach %s, which its policy forbids, when create_timeout (%s) was over. No code has run in it.", netip.AddrPortFrom(addr, listenerPort), b.o.createTimeout),
+		Next: "The cluster does not enforce NetworkPolicy: remove network_policy = true, or install a network plugin that does.", Attribute: []string{"kubernetes", keyNetworkPolicy},
+	}
+	if err := b.dial(ctx, s, "closed", addr, never); err != nil {
+		return err
+	}
+	// Closed only counts while there was something to reach.
+	alive, err := b.e.getPod(ctx, b.listener.namespace, b.listener.name)
+	if err != nil || lifeOf(alive).status != sandboxcore.StatusRunning || alive.UID != b.listener.uid {
+		return &sandboxcore.Error{
+			Code: sandboxcore.CodeProvision, Attempted: "it could not be seen whether the network policy holds", Object: objectID(s.info.NativeID),
+			Said: "The pod that should not be reachable has ended meanwhile.", Next: "Run the command again.", Err: err,
+		}
+	}
+	if !b.closedFirst {
+		return nil
+	}
+	np := newPolicy(b.req.Marks, b.o.namespace, egressOf(b.req.Profile), ownedBy("v1", "Pod", s.name, s.podUID))
+	patch, err := json.Marshal(map[string]any{"spec": map[string]any{"egress": np.Spec.Egress}})
+	if err != nil {
+		return err
+	}
+	call, cancel := withDeadline(ctx, b.e.timings.call)
+	defer cancel()
+	if _, err := b.e.own.kube.NetworkingV1().NetworkPolicies(b.o.namespace).Patch(call, np.Name, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+		return b.e.failure(call, err, sandboxcore.CodeProvision, "the allow-list of the sandbox could not be set", "NetworkPolicy "+np.Namespace+"/"+np.Name, "Correct what the API server complains about.")
+	}
+	return b.dial(ctx, s, "open", addr, &sandboxcore.Error{
+		Code: sandboxcore.CodeProvision, Attempted: "the sandbox was removed again: its allow-list has no effect", Object: objectID(s.info.NativeID),
+		Said: fmt.Sprintf("It could not reach %s, which its policy allows, when create_timeout (%s) was over.", netip.AddrPortFrom(addr, listenerPort), b.o.createTimeout),
+		Next: "Look for other network policies of the namespace that select the sandbox.", Attribute: []string{"policy", "network_allow"},
+	})
+}
+
+// dial waits inside the sandbox until the listener can no longer, or can, be reached.
+func (b *building) dial(ctx context.Context, s *sandbox, want string, addr netip.Addr, never *sandboxcore.Error) error {
+	left := max(time.Until(b.deadline), time.Second)
+	ctx, cancel := context.WithTimeout(ctx, left+b.e.timings.call)
+	defer cancel()
+	code, err := b.e.exitStatus(ctx, b.e.own, s.namespace, s.pod, helperPath, "dial", want,
+		hex.EncodeToString(addr.Unmap().AsSlice()), strconv.Itoa(listenerPort), strconv.FormatInt(left.Milliseconds(), 10))
+	switch {
+	case err != nil:
+		return b.e.failure(ctx, err, sandboxcore.CodeProvision, "it could not be seen whether the network policy holds", objectID(s.info.NativeID), "Run the command again.")
+	case code == 0:
+		return nil
+	case code == 1:
+		return never
+	}
+	return &sandboxcore.Error{
+		Code: sandboxcore.CodeProvision, Attempted: "it could not be seen whether the network policy holds", Object: objectID(s.info.NativeID),
+		Said: fmt.Sprintf("The run helper ended with status %d.", code), Next: "This is a fault of the provider; please report it.",
+	}
+}
+
+func (e *endpoint) takeListener(ctx context.Context, req sandboxcore.CreateRequest) (*listener, error) {
+	o := optionsOf(req.Profile)
+	key, err := json.Marshal([]any{o.namespace, req.Profile.Settings})
+	if err != nil {
+		return nil, err
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if l := e.listeners[string(key)]; l != nil {
+		l.refs++
+		return l, nil
+	}
+	// It outlives the create call that needed it first.
+	own, stop := context.WithTimeout(context.WithoutCancel(ctx), o.createTimeout)
+	l := &listener{key: string(key), refs: 1, stop: stop, done: make(chan struct{}), namespace: o.namespace}
+	e.listeners[l.key] = l
+	go func() {
+		defer close(l.done)
+		l.addr, l.err = e.startListener(own, l, req)
+	}()
+	return l, nil
+}
+
+func (e *endpoint) releaseListener(ctx context.Context, l *listener) {
+	e.mu.Lock()
+	l.refs--
+	last := l.refs == 0
+	if last && e.listeners[l.key] == l {
+		delete(e.listeners, l.key)
+	}
+	e.mu.Unlock()
+	if !last {
+		return
+	}
+	l.stop()
+	<-l.done
+	if l.uid == "" {
+		return
+	}
+	_ = sandboxcore.WithCleanup(ctx, func(ctx context.Context) error {
+		e.removeListener(ctx, l.namespace, l.name, l.uid)
+		return nil
+	})
+}
+
+func (e *endpoint) removeListener(ctx context.Context, namespace, name string, uid types.UID) {
+	now := int64(0)
+	options := metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}, GracePeriodSeconds: &now}
+	if err := e.own.kube.CoreV1().Pods(namespace).Delete(ctx, name, options); err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		e.log.WarnContext(ctx, "the pod that network policies were checked against could not be removed; it ends by itself", "pod", namespace+"/"+name, "error", err)
+	}
+}
+
+// startListener makes the pod, its helper and a policy that lets connections in: a default-deny of the namespace must not
+// be mistaken for the policy of the sandbox.
+func (e *endpoint) startListener(ctx context.Context, l *listener, req sandboxcore.CreateRequest) (netip.Addr, error) {
+	e.sweepListeners(ctx, l.namespace)
+	profile := *req.Profile
+	cpu, memory := 0.05, int64(32)
+	profile.Policy = sandboxcore.Policy{NetworkEgress: sandboxcore.NetworkAllow, CPU: &cpu, MemoryMB: &memory}
+	b := &building{
+		e: e, o: optionsOf(&profile), deadline: time.Now().Add(optionsOf(&profile).createTimeout),
+		req: sandboxcore.CreateRequest{Profile: &profile, Marks: sandboxcore.Marks{Request: "listener-" + req.Marks.Request}},
+	}
+	life := listenerLife
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: objectName(b.req.Marks), Namespace: l.namespace, Labels: ownLabels(b.req.Marks, kindListener)},
+		Spec:       podSpec(&profile, objectName(b.req.Marks), false),
+	}
+	pod.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: gateName}}
+	pod.Spec.ActiveDeadlineSeconds = &life
+	c := &pod.Spec.Containers[0]
+	c.Command = []string{helperPath, "listen", strconv.Itoa(listenerPort)}
+	c.ReadinessProbe = &corev1.Probe{
+		ProbeHandler: corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt32(listenerPort)}}, PeriodSeconds: 1, TimeoutSeconds: 5,
+	}
+	created, err := b.createPod(ctx, e.own, pod)
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	l.name, l.uid = created.Name, created.UID
+	owner := ownedBy("v1", "Pod", created.Name, created.UID)
+	if err := b.belongings(ctx, owner); err != nil {
+		return netip.Addr{}, err
+	}
+	np := newPolicy(b.req.Marks, l.namespace, nil, owner)
+	np.Spec = networkingv1.NetworkPolicySpec{
+		PodSelector: metav1.LabelSelector{MatchLabels: map[string]string{sandboxcore.MarkRequest: requestLabel(b.req.Marks)}},
+		PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeIngress},
+		Ingress:     []networkingv1.NetworkPolicyIngressRule{{}},
+	}
+	if _, err := e.own.kube.NetworkingV1().NetworkPolicies(l.namespace).Create(ctx, np, metav1.CreateOptions{}); err != nil {
+		return netip.Addr{}, e.failure(ctx, err, sandboxcore.CodeProvision, "a network policy could not be created", "NetworkPolicy "+np.Namespace+"/"+np.Name, "Correct what the API server complains about.")
+	}
+	if err := b.openGate(ctx, created); err != nil {
+		return netip.Addr{}, err
+	}
+	// Its readiness probe is answered: until then lifeOf does not call it running.
+	running, err := b.waitRunning(ctx, created.Name, created.UID)
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	addr, err := netip.ParseAddr(running.Status.PodIP)
+	if err != nil {
+		return addr, &sandboxcore.Error{
+			Code: sandboxcore.CodeProvision, Attempted: "it could not be seen whether network policies hold", Object: objectID(l.namespace + "/" + l.name),
+			Said: "A pod of the namespace has no address.", Next: "Check the network plugin of the cluster.",
+		}
+	}
+	return addr, nil
+}
+
+// sweepListeners removes listeners that outlived their provider.
+func (e *endpoint) sweepListeners(ctx context.Context, namespace string) {
+	list, err := e.own.kube.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: sandboxcore.MarkManaged + "=true," + sandboxcore.MarkKind + "=" + kindListener})
+	if err != nil {
+		return
+	}
+	for i := range list.Items {
+		if p := &list.Items[i]; lifeOf(p).dead {
+			e.removeListener(ctx, namespace, p.Name, p.UID)
+		}
+	}
+}
