@@ -3,6 +3,7 @@ package protocoltest
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math/big"
 	"sort"
 
@@ -22,12 +23,8 @@ var Unknown = unknown{}
 // With gives a copy of the configuration with other values; a nil value removes one.
 func (c Config) With(changes Config) Config {
 	out := Config{}
-	for k, v := range c {
-		out[k] = v
-	}
-	for k, v := range changes {
-		out[k] = v
-	}
+	maps.Copy(out, c)
+	maps.Copy(out, changes)
 	return out
 }
 

@@ -1,7 +1,6 @@
 package provider_test
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -243,7 +242,7 @@ func TestAccDockerDrift(t *testing.T) {
 	}
 	docker := func(args ...string) func() {
 		return func() {
-			if out, err := exec.CommandContext(context.Background(), "docker", append(args, id)...).CombinedOutput(); err != nil {
+			if out, err := exec.CommandContext(t.Context(), "docker", append(args, id)...).CombinedOutput(); err != nil {
 				t.Fatalf("docker %v: %v\n%s", args, err, out)
 			}
 		}

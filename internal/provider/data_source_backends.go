@@ -7,9 +7,8 @@ import (
 	"github.com/hashicorp/terraform-plugin-framework/datasource"
 	"github.com/hashicorp/terraform-plugin-framework/datasource/schema"
 	"github.com/hashicorp/terraform-plugin-framework/path"
-	"github.com/hashicorp/terraform-plugin-framework/types"
-
 	resourceschema "github.com/hashicorp/terraform-plugin-framework/resource/schema"
+	"github.com/hashicorp/terraform-plugin-framework/types"
 
 	"github.com/agentkernel/terraform-provider-agentkernel/internal/sandboxcore"
 )
@@ -60,7 +59,7 @@ func (d *backendsDataSource) Schema(_ context.Context, _ datasource.SchemaReques
 }
 
 func (d *backendsDataSource) Configure(_ context.Context, req datasource.ConfigureRequest, resp *datasource.ConfigureResponse) {
-	d.data, _ = configured("agentkernel_backends", req.ProviderData, &resp.Diagnostics)
+	d.data = configured("agentkernel_backends", req.ProviderData, &resp.Diagnostics)
 }
 
 func (d *backendsDataSource) Read(ctx context.Context, req datasource.ReadRequest, resp *datasource.ReadResponse) {

@@ -64,7 +64,7 @@ func (d *capabilitiesDataSource) ConfigValidators(context.Context) []datasource.
 }
 
 func (d *capabilitiesDataSource) Configure(_ context.Context, req datasource.ConfigureRequest, resp *datasource.ConfigureResponse) {
-	d.data, _ = configured("agentkernel_capabilities", req.ProviderData, &resp.Diagnostics)
+	d.data = configured("agentkernel_capabilities", req.ProviderData, &resp.Diagnostics)
 }
 
 func (d *capabilitiesDataSource) Read(ctx context.Context, req datasource.ReadRequest, resp *datasource.ReadResponse) {

@@ -38,8 +38,7 @@ func (r reporter) error(ctx context.Context, err error, fallback sandboxcore.Cod
 		return
 	}
 	tails := ""
-	var run *sandboxcore.RunError
-	if errors.As(err, &run) {
+	if run, ok := errors.AsType[*sandboxcore.RunError](err); ok {
 		tails = runTails(run)
 	}
 	for _, e := range sandboxcore.AllErrors(err, fallback) {

@@ -274,8 +274,8 @@ func TestSecretsAreNowhere(t *testing.T) {
 	exit := 0
 	fake.OnRun = func(_ context.Context, req sandboxcore.RunRequest, stdout, stderr io.Writer) (sandboxcore.RunResult, error) {
 		for _, v := range req.Env {
-			fmt.Fprintln(stdout, v)
-			fmt.Fprintln(stderr, v)
+			_, _ = fmt.Fprintln(stdout, v)
+			_, _ = fmt.Fprintln(stderr, v)
 		}
 		return sandboxcore.RunResult{ExitCode: exit}, nil
 	}

@@ -188,7 +188,7 @@ func TestExecRunsWhenItHasTo(t *testing.T) {
 	n := 0
 	fake.OnRun = func(_ context.Context, req sandboxcore.RunRequest, stdout, _ io.Writer) (sandboxcore.RunResult, error) {
 		n++
-		fmt.Fprintf(stdout, "run %d of %s\x1b[31m", n, req.Text)
+		_, _ = fmt.Fprintf(stdout, "run %d of %s\x1b[31m", n, req.Text)
 		return sandboxcore.RunResult{}, nil
 	}
 	s := newServer(t, fake, config{"secrets": config{"token": "hunter2hunter2"}})
@@ -291,8 +291,8 @@ func TestExecFailure(t *testing.T) {
 		if string(req.Text) == "cleanup" {
 			return sandboxcore.RunResult{}, nil
 		}
-		fmt.Fprint(stdout, "out-tail")
-		fmt.Fprint(stderr, "err-tail")
+		_, _ = fmt.Fprint(stdout, "out-tail")
+		_, _ = fmt.Fprint(stderr, "err-tail")
 		return sandboxcore.RunResult{ExitCode: exit}, nil
 	}
 	s := newServer(t, fake, config{})

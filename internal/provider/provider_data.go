@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 
+	"github.com/hashicorp/terraform-plugin-framework/attr"
 	"github.com/hashicorp/terraform-plugin-framework/diag"
 	"github.com/hashicorp/terraform-plugin-framework/path"
 	"github.com/hashicorp/terraform-plugin-framework/provider"
@@ -25,17 +26,16 @@ type providerData struct {
 	allUnknown     bool
 }
 
-// configured gives the provider data of a construct. Nil data is normal before the provider is configured (validation);
-// the second result is false then, and after an error.
-func configured(construct string, data any, diags *diag.Diagnostics) (*providerData, bool) {
+// configured gives the provider data of a construct. Nil is normal before the provider is configured (validation).
+func configured(construct string, data any, diags *diag.Diagnostics) *providerData {
 	if data == nil {
-		return nil, false
+		return nil
 	}
 	d, ok := data.(*providerData)
 	if !ok {
 		diags.Append(providerDataError(construct, data))
 	}
-	return d, ok
+	return d
 }
 
 // readSecrets reads the provider's secrets. A value that is not known at plan is left out: what refers to it waits for
@@ -105,11 +105,11 @@ func (d *providerData) request(ctx context.Context, writeOnly map[string]string)
 	return tflog.MaskLogStrings(ctx, values...), sandboxcore.NewRedactor(values...)
 }
 
-// writeOnly reads a write-only map from the configuration. Its values never enter a model: a model that is set as state
+// writeOnlyEnv reads env_wo from the configuration. Its values never enter a model: a model that is set as state
 // together with an error would carry them to Terraform, which then discards the whole object.
-func writeOnly(ctx context.Context, config attributeReader, name string) (map[string]string, diag.Diagnostics) {
+func writeOnlyEnv(ctx context.Context, config attributeReader) (map[string]string, diag.Diagnostics) {
 	var v types.Map
-	diags := config.GetAttribute(ctx, path.Root(name), &v)
+	diags := config.GetAttribute(ctx, path.Root("env_wo"), &v)
 	out, known := stringMap(v)
 	if !known {
 		return nil, diags
@@ -160,8 +160,11 @@ func mapValue(m map[string]string) types.Map {
 	if m == nil {
 		return types.MapNull(types.StringType)
 	}
-	v, _ := types.MapValueFrom(context.Background(), types.StringType, m) //nolint:forbidigo // strings convert without a caller
-	return v
+	out := make(map[string]attr.Value, len(m))
+	for k, v := range m {
+		out[k] = types.StringValue(v)
+	}
+	return types.MapValueMust(types.StringType, out)
 }
 
 func listValue(l []string) types.List {

@@ -152,7 +152,7 @@ func (r *execResource) Schema(_ context.Context, _ resource.SchemaRequest, resp 
 }
 
 func (r *execResource) Configure(_ context.Context, req resource.ConfigureRequest, resp *resource.ConfigureResponse) {
-	r.data, _ = configured("agentkernel_exec", req.ProviderData, &resp.Diagnostics)
+	r.data = configured("agentkernel_exec", req.ProviderData, &resp.Diagnostics)
 }
 
 func (r *execResource) ConfigValidators(context.Context) []resource.ConfigValidator {
@@ -171,7 +171,7 @@ func (r *execResource) ModifyPlan(ctx context.Context, req resource.ModifyPlanRe
 	}
 	var plan execModel
 	resp.Diagnostics.Append(req.Plan.Get(ctx, &plan)...)
-	envWO, diags := writeOnly(ctx, req.Config, "env_wo")
+	envWO, diags := writeOnlyEnv(ctx, req.Config)
 	resp.Diagnostics.Append(diags...)
 	who, diags := planPrincipal(ctx, req.Config, r.data.principal, &plan.Principal)
 	resp.Diagnostics.Append(diags...)

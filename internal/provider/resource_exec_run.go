@@ -18,7 +18,7 @@ func (r *execResource) Create(ctx context.Context, req resource.CreateRequest, r
 	}
 	var plan execModel
 	resp.Diagnostics.Append(req.Plan.Get(ctx, &plan)...)
-	envWO, diags := writeOnly(ctx, req.Config, "env_wo")
+	envWO, diags := writeOnlyEnv(ctx, req.Config)
 	resp.Diagnostics.Append(diags...)
 	who, diags := planPrincipal(ctx, req.Config, r.data.principal, &plan.Principal)
 	resp.Diagnostics.Append(diags...)
@@ -66,7 +66,7 @@ func (r *execResource) Update(ctx context.Context, req resource.UpdateRequest, r
 	var plan, state execModel
 	resp.Diagnostics.Append(req.Plan.Get(ctx, &plan)...)
 	resp.Diagnostics.Append(req.State.Get(ctx, &state)...)
-	envWO, diags := writeOnly(ctx, req.Config, "env_wo")
+	envWO, diags := writeOnlyEnv(ctx, req.Config)
 	resp.Diagnostics.Append(diags...)
 	who, diags := planPrincipal(ctx, req.Config, r.data.principal, &plan.Principal)
 	resp.Diagnostics.Append(diags...)

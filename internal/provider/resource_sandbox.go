@@ -137,7 +137,7 @@ func timeoutsAttribute(ctx context.Context) schema.Attribute {
 }
 
 func (r *sandboxResource) Configure(_ context.Context, req resource.ConfigureRequest, resp *resource.ConfigureResponse) {
-	r.data, _ = configured("agentkernel_sandbox", req.ProviderData, &resp.Diagnostics)
+	r.data = configured("agentkernel_sandbox", req.ProviderData, &resp.Diagnostics)
 }
 
 func (r *sandboxResource) Create(ctx context.Context, req resource.CreateRequest, resp *resource.CreateResponse) {
@@ -147,7 +147,7 @@ func (r *sandboxResource) Create(ctx context.Context, req resource.CreateRequest
 	}
 	var plan sandboxModel
 	resp.Diagnostics.Append(req.Plan.Get(ctx, &plan)...)
-	envWO, diags := writeOnly(ctx, req.Config, "env_wo")
+	envWO, diags := writeOnlyEnv(ctx, req.Config)
 	resp.Diagnostics.Append(diags...)
 	who, diags := r.principal(ctx, req.Config, &plan)
 	resp.Diagnostics.Append(diags...)
@@ -165,11 +165,7 @@ func (r *sandboxResource) Create(ctx context.Context, req resource.CreateRequest
 	if plan.Name.IsUnknown() || plan.Name.IsNull() {
 		plan.Name = types.StringValue(p.Name)
 	}
-	request, _, diags := plan.request(ctx, p, who, envWO)
-	resp.Diagnostics.Append(diags...)
-	if resp.Diagnostics.HasError() {
-		return
-	}
+	request := plan.request(p, who, envWO)
 
 	work, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()

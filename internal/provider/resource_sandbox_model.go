@@ -1,7 +1,6 @@
 package provider
 
 import (
-	"context"
 	"time"
 
 	"github.com/hashicorp/terraform-plugin-framework-timeouts/resource/timeouts"
@@ -124,31 +123,24 @@ func (m *sandboxModel) adopt(info sandboxcore.SandboxInfo) diag.Diagnostics {
 	return diags
 }
 
-// request is what the engine is asked for. Values that are not known yet are left out; complete says whether there were
-// any.
-func (m *sandboxModel) request(ctx context.Context, p *sandboxcore.Profile, who principal, envWO map[string]string) (req sandboxcore.SandboxRequest, complete bool, diags diag.Diagnostics) {
-	complete = who.known && !m.MaxLifetime.IsUnknown() && !m.Name.IsUnknown() && !m.DesiredState.IsUnknown() && !m.EnvWOVersion.IsUnknown()
-	req = sandboxcore.SandboxRequest{
+// request is what the engine is asked for. Values that are not known yet are left out.
+func (m *sandboxModel) request(p *sandboxcore.Profile, who principal, envWO map[string]string) sandboxcore.SandboxRequest {
+	req := sandboxcore.SandboxRequest{
 		Spec: m.Profile.ValueString(), Name: m.Name.ValueString(), EnvWO: envWO, EnvWOVersion: m.EnvWOVersion.ValueInt64Pointer(),
 		MaxLifetime: m.MaxLifetime.ValueString(), Paused: m.DesiredState.ValueString() == string(sandboxcore.StatusPaused), Principal: who.value,
 	}
 	if m.EnvWOVersion.IsUnknown() {
 		req.EnvWOVersion = nil
 	}
-	for _, part := range []struct {
-		from types.Map
-		to   *map[string]string
-	}{{m.Env, &req.Env}, {m.SecretEnv, &req.SecretEnv}, {m.Labels, &req.Labels}} {
-		v, known := stringMap(part.from)
-		*part.to, complete = v, complete && known
-	}
-	packages, known := stringList(m.Packages)
-	req.Packages, complete = packages, complete && known
+	req.Env, _ = stringMap(m.Env)
+	req.SecretEnv, _ = stringMap(m.SecretEnv)
+	req.Labels, _ = stringMap(m.Labels)
+	req.Packages, _ = stringList(m.Packages)
 	if m.Name.IsUnknown() {
 		req.Name = p.Name // any possible name will do for a check
 	}
 	if !who.known {
 		req.Principal = sandboxcore.Principal{Mode: p.Identity, Subject: "unknown"}
 	}
-	return req, complete, diags
+	return req
 }

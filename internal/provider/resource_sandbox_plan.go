@@ -125,7 +125,7 @@ func (r *sandboxResource) ModifyPlan(ctx context.Context, req resource.ModifyPla
 	}
 	var plan sandboxModel
 	resp.Diagnostics.Append(req.Plan.Get(ctx, &plan)...)
-	envWO, diags := writeOnly(ctx, req.Config, "env_wo")
+	envWO, diags := writeOnlyEnv(ctx, req.Config)
 	resp.Diagnostics.Append(diags...)
 	var state *sandboxModel
 	if !req.State.Raw.IsNull() {
@@ -174,8 +174,7 @@ func (r *sandboxResource) ModifyPlan(ctx context.Context, req resource.ModifyPla
 
 // check lets the engine judge what is known of the sandbox, and asks the machine or engine whether it can give it.
 func (r *sandboxResource) check(ctx context.Context, plan *sandboxModel, p *sandboxcore.Profile, who principal, envWO map[string]string, report reporter) {
-	request, _, diags := plan.request(ctx, p, who, envWO)
-	report.diags.Append(diags...)
+	request := plan.request(p, who, envWO)
 	_, verdict, err := r.data.engine.CheckSandbox(request)
 	if err == nil {
 		err = r.data.checkSecrets(request.SecretEnv)

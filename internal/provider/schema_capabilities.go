@@ -75,7 +75,14 @@ func capabilityAttributes() map[string]schema.Attribute {
 func capabilityTypes() map[string]attr.Type {
 	out := make(map[string]attr.Type, len(capabilities))
 	for name, v := range capabilityValues(sandboxcore.Capabilities{}) {
-		out[name] = v.Type(context.Background()) //nolint:forbidigo // a type name needs no caller
+		switch v.(type) {
+		case types.Bool:
+			out[name] = types.BoolType
+		case types.List:
+			out[name] = types.ListType{ElemType: types.StringType}
+		default:
+			out[name] = types.StringType
+		}
 	}
 	return out
 }

@@ -171,7 +171,7 @@ func settingValue(v attr.Value, unknown unknownPaths, at []string) (any, error) 
 		s, _, err := settingsFromObject(x, unknown, at...)
 		return map[string]any(s), err
 	}
-	return nil, fmt.Errorf("the setting %s has a value of type %s", dotted(at), v.Type(context.Background())) //nolint:forbidigo // a type name needs no caller
+	return nil, fmt.Errorf("the setting %s has a value of type %T", dotted(at), v)
 }
 
 // oneOf is stringvalidator.OneOf under a name that says what it is for; every closed list of the schema goes through it.

@@ -23,8 +23,8 @@ func TestSchemasAreValid(t *testing.T) {
 	if d := ps.Schema.ValidateImplementation(ctx); d.HasError() {
 		t.Errorf("provider: %v", d)
 	}
-	for _, make := range p.Resources(ctx) {
-		r := make()
+	for _, construct := range p.Resources(ctx) {
+		r := construct()
 		var m resource.MetadataResponse
 		r.Metadata(ctx, resource.MetadataRequest{ProviderTypeName: "agentkernel"}, &m)
 		var s resource.SchemaResponse
@@ -33,8 +33,8 @@ func TestSchemasAreValid(t *testing.T) {
 			t.Errorf("%s: %v", m.TypeName, d)
 		}
 	}
-	for _, make := range p.DataSources(ctx) {
-		r := make()
+	for _, construct := range p.DataSources(ctx) {
+		r := construct()
 		var m datasource.MetadataResponse
 		r.Metadata(ctx, datasource.MetadataRequest{ProviderTypeName: "agentkernel"}, &m)
 		var s datasource.SchemaResponse
@@ -112,7 +112,8 @@ func minimal(t *testing.T, s *protocoltest.Server) map[string][]config {
 		},
 		tExec: {
 			full.With(config{"binding": binding(box), "code": "1"}), full.With(config{"binding": binding(box), "script": "1"}),
-			full.With(config{"profile": spec, "command": []string{"true"}}), {"profile": spec, "code": "1"},
+			full.With(config{"profile": spec, "command": []string{"true"}}),
+			{"profile": spec, "code": "1"},
 		},
 	}
 }

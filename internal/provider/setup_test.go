@@ -21,7 +21,7 @@ const (
 var fakeSettings = []sandboxcore.Setting{
 	{Name: "image", Kind: sandboxcore.KindString, Default: "python", Description: "Image."},
 	{Name: "pull_policy", Kind: sandboxcore.KindString, OneOf: []string{"always", "missing"}, Update: sandboxcore.UpdateRecorded, Description: "When to pull."},
-	{Name: "size", Kind: sandboxcore.KindInt, Min: number(1), Max: number(9), Description: "Size."},
+	{Name: "size", Kind: sandboxcore.KindInt, Min: new(1.0), Max: new(9.0), Description: "Size."},
 	{Name: "ratio", Kind: sandboxcore.KindFloat, Description: "Ratio."},
 	{Name: "flag", Kind: sandboxcore.KindBool, Default: true, Description: "Flag."},
 	{Name: "caps", Kind: sandboxcore.KindStringList, Pattern: "^[A-Z]+$", Description: "List."},
@@ -31,8 +31,6 @@ var fakeSettings = []sandboxcore.Setting{
 	}},
 	{Name: "attach_to", Kind: sandboxcore.KindString, Description: "Target."},
 }
-
-func number(f float64) *float64 { return &f }
 
 // newFake is a fake backend with every kind of setting.
 func newFake() *backendtest.Fake {
