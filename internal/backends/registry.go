@@ -4,6 +4,7 @@ package backends
 import (
 	"github.com/agentkernel/terraform-provider-agentkernel/internal/backends/bubblewrap"
 	"github.com/agentkernel/terraform-provider-agentkernel/internal/backends/docker"
+	"github.com/agentkernel/terraform-provider-agentkernel/internal/backends/e2b"
 	"github.com/agentkernel/terraform-provider-agentkernel/internal/backends/local"
 	"github.com/agentkernel/terraform-provider-agentkernel/internal/sandboxcore"
 )
@@ -13,6 +14,7 @@ func Registry() *sandboxcore.Registry {
 	return sandboxcore.NewRegistry(
 		bubblewrap.Factory(),
 		docker.Factory(),
+		e2b.Factory(),
 		local.Factory(),
 	)
 }
