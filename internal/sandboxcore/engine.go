@@ -197,6 +197,9 @@ func (e *Engine) Configured(t BackendType) bool {
 	return ok || e.cfg.Unknown[t]
 }
 
+// Waits reports whether the provider settings of a backend are not known yet, so that nothing can be asked of it.
+func (e *Engine) Waits(t BackendType) bool { return e.cfg.Unknown[t] }
+
 // ResolveSecrets turns variable -> secret name into variable -> value.
 func (e *Engine) ResolveSecrets(secretEnv map[string]string) (map[string]string, error) {
 	out := make(map[string]string, len(secretEnv))

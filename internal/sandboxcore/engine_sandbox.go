@@ -19,6 +19,8 @@ type SandboxRequest struct {
 	Packages              []string
 	Principal             Principal
 	MaxLifetime           string
+	// Timeouts are only recorded, so that an import brings them back.
+	Timeouts map[string]string
 	// Paused: desired_state = "paused".
 	Paused bool
 }
@@ -175,7 +177,7 @@ func (e *Engine) create(ctx context.Context, ep Endpoint, p *Profile, req Sandbo
 		Name: req.Name, Spec: req.Spec, Created: e.cfg.Now().UTC().Truncate(time.Millisecond), Request: e.cfg.NewID(),
 		Args: CreateArgs{
 			Env: req.Env, SecretEnv: req.SecretEnv, EnvWO: sortedKeys(req.EnvWO), EnvWOVersion: req.EnvWOVersion, Labels: req.Labels, Packages: req.Packages,
-			Principal: &principal, MaxLifetime: req.MaxLifetime,
+			Principal: &principal, MaxLifetime: req.MaxLifetime, Timeouts: req.Timeouts,
 		},
 	}
 	var info SandboxInfo

@@ -241,6 +241,8 @@ type CreateArgs struct {
 	Packages     []string          `json:"packages,omitzero"`
 	Principal    *Principal        `json:"principal,omitempty"`
 	MaxLifetime  string            `json:"max_lifetime,omitempty"`
+	// Timeouts are the time limits that Terraform was told for operations on the sandbox; nothing else depends on them.
+	Timeouts map[string]string `json:"timeouts,omitzero"`
 }
 
 // SandboxInfo is what one look at a managed sandbox shows.
@@ -255,4 +257,16 @@ type SandboxInfo struct {
 	Dormant bool
 	// Details are backend facts worth showing (image digest, uid), never secrets.
 	Details map[string]string
+}
+
+// DesiredState is what desired_state says about a sandbox that looks like i, where before stood there ("" after an import).
+// One that is dormant is as it was wanted: no plan has to change it.
+func (i SandboxInfo) DesiredState(before Status) Status {
+	switch {
+	case !i.Dormant:
+		return i.Status
+	case before == "":
+		return StatusRunning
+	}
+	return before
 }
