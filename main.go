@@ -5,6 +5,8 @@ import (
 	"context"
 	"flag"
 	"log"
+	"log/slog"
+	"os"
 
 	"github.com/hashicorp/terraform-plugin-framework/providerserver"
 
@@ -24,6 +26,7 @@ func main() {
 	if commit != "" {
 		version += "+" + commit
 	}
+	slog.SetDefault(slog.New(provider.LogHandler(os.Stderr)))
 	err := providerserver.Serve(context.Background(), provider.New(version, backends.Registry()), providerserver.ServeOpts{
 		Address: "registry.terraform.io/agentkernel/agentkernel",
 		Debug:   *debug,

@@ -156,6 +156,8 @@ func TestSandboxImportBringsBackWhatWasWritten(t *testing.T) {
 		"nothing":     {},
 		"empty maps":  {"env": config{}, "labels": config{}, "secret_env": config{}, "packages": []string{}},
 		"paused":      {"desired_state": "paused"},
+		"timeouts":    {"timeouts": config{"create": "5m"}},
+		"no timeouts": {"timeouts": config{}},
 		"principal":   {"principal": config{"subject": "bot", "groups": []string{"a", "b"}}},
 		"own default": {"principal": config{"mode": "agent", "subject": "terraform"}, "name": "p", "desired_state": "running"},
 	} {
@@ -333,5 +335,62 @@ func TestExecFailure(t *testing.T) {
 	noErrors(t, d)
 	if gone.Exists() || !d.Warnings().Has("Clean-Up Not Run") {
 		t.Errorf("destroy after the sandbox: %s", d)
+	}
+}
+
+// TestOnePlanRefusesAcrossResources: a run in a sandbox that is still to be made is checked in the very first plan.
+func TestOnePlanRefusesAcrossResources(t *testing.T) {
+	fake := newFake()
+	s := newServer(t, fake, config{})
+	box := s.Plan(tSandbox, protocoltest.State{}, config{"profile": profile(t, s, nil)})
+	noErrors(t, box.Diags)
+	planned := box.Get("binding")
+	p := s.Plan(tExec, protocoltest.State{}, config{"binding": planned, "code": "1", "language": "cobol"})
+	wantError(t, p.Diags, "AK4001", "at language")
+	p = s.Plan(tExec, protocoltest.State{}, config{"binding": planned, "code": "1", "timeout": "10h"})
+	wantError(t, p.Diags, "AK1003", "at timeout")
+	noErrors(t, s.Plan(tExec, protocoltest.State{}, config{"binding": planned, "code": "1"}).Diags)
+	if fake.Count("create")+fake.Count("run") > 0 {
+		t.Errorf("calls %v", fake.Calls())
+	}
+}
+
+// TestRefusedRunLeavesNothingToCleanUp: a clean-up keeps the object of a run that failed, not of one that never began.
+func TestRefusedRunLeavesNothingToCleanUp(t *testing.T) {
+	fake := newFake()
+	s := newServer(t, fake, config{})
+	box := s.MustApply(tSandbox, protocoltest.State{}, config{"profile": profile(t, s, nil)})
+	p := s.Plan(tExec, protocoltest.State{}, config{"binding": binding(box), "script": "1", "destroy_script": "2"})
+	noErrors(t, p.Diags)
+	fake.SetStatus("fake-1", sandboxcore.StatusPaused)
+	left, d := s.Apply(p)
+	wantError(t, d, "AK5003", "desired_state")
+	if left.Exists() {
+		t.Errorf("left %s", left.JSON())
+	}
+}
+
+// TestUnknownProfileNeverReplacesUnasked: a spec that is not known at plan is no reason to lose files. When it turns out
+// to need a replacement, the apply refuses and the next plan says so.
+func TestUnknownProfileNeverReplacesUnasked(t *testing.T) {
+	fake := newFake()
+	s := newServer(t, fake, config{})
+	spec, other := profile(t, s, nil), profile(t, s, config{"docker": config{"image": "other"}})
+	state := s.MustApply(tSandbox, protocoltest.State{}, config{"profile": spec})
+	p := s.Plan(tSandbox, state, config{"profile": protocoltest.Unknown})
+	noErrors(t, p.Diags)
+	if p.Action != protocoltest.Update {
+		t.Fatalf("%s %v", p.Action, p.RequiresReplace)
+	}
+	same, d := s.Apply(p, config{"profile": spec})
+	noErrors(t, d)
+	s.MustBeSettled(same, config{"profile": spec})
+	kept, d := s.Apply(p, config{"profile": other})
+	wantError(t, d, "terraform apply again", "docker.image")
+	if !kept.Value.Equal(state.Value) || kept.Tainted {
+		t.Error("the state changed")
+	}
+	if again := s.Plan(tSandbox, kept, config{"profile": other}); again.Action != protocoltest.Replace {
+		t.Errorf("%s", again.Action)
 	}
 }

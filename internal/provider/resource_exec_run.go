@@ -2,6 +2,8 @@ package provider
 
 import (
 	"context"
+	"errors"
+	"slices"
 
 	"github.com/hashicorp/terraform-plugin-framework/resource"
 	"github.com/hashicorp/terraform-plugin-framework/types"
@@ -33,7 +35,8 @@ func (r *execResource) Create(ctx context.Context, req resource.CreateRequest, r
 		report.error(ctx, err, sandboxcore.CodeUnknownOutcome)
 	}
 	if resp.Diagnostics.HasError() {
-		if what := plan.destroyArgument(); what != "" && res.RunID != "" {
+		// What was refused, or never reached the backend, left nothing to clean up.
+		if what := plan.destroyArgument(); what != "" && ran(err) {
 			plan.noResults(res.RunID)
 			resp.Diagnostics.Append(resp.State.Set(ctx, &plan)...)
 			resp.Diagnostics.Append(taintedWarning(what))
@@ -42,6 +45,16 @@ func (r *execResource) Create(ctx context.Context, req resource.CreateRequest, r
 	}
 	plan.results(res)
 	resp.Diagnostics.Append(resp.State.Set(ctx, &plan)...)
+}
+
+// ran reports whether a failed run may have done something.
+func ran(err error) bool {
+	if _, ok := errors.AsType[*sandboxcore.RunError](err); ok {
+		return true
+	}
+	return slices.ContainsFunc(sandboxcore.AllErrors(err, sandboxcore.CodeUnknownOutcome), func(e *sandboxcore.Error) bool {
+		return e.Code == sandboxcore.CodeUnknownOutcome || e.Code == sandboxcore.CodeDeleteFailed
+	})
 }
 
 func (r *execResource) run(ctx context.Context, plan *execModel, who principal, envWO map[string]string, report reporter) (sandboxcore.ExecResult, error) {

@@ -217,13 +217,16 @@ func (r *sandboxResource) Read(ctx context.Context, req resource.ReadRequest, re
 		resp.Diagnostics.Append(goneWarning(state.ID.ValueString(), err))
 		resp.State.RemoveResource(ctx)
 		return
+	case err != nil && req.ClientCapabilities.DeferralAllowed && r.data.engine.Waits(state.ref().Backend):
+		resp.Deferred = &resource.Deferred{Reason: resource.DeferredReasonProviderConfigUnknown}
+		return
 	case err != nil:
 		report.error(ctx, err, sandboxcore.CodeUnreachable)
 		return
 	}
 	imported := state.Profile.IsNull()
 	if imported {
-		resp.Diagnostics.Append(state.adopt(info)...)
+		resp.Diagnostics.Append(state.adopt(ctx, info)...)
 	}
 	p, caps, ok := r.profile(ctx, state.Profile, report)
 	if !ok {
@@ -231,7 +234,7 @@ func (r *sandboxResource) Read(ctx context.Context, req resource.ReadRequest, re
 	}
 	state.show(p, caps, info)
 	// What the sandbox is stands where the configuration says what it should be, so that a difference plans an update.
-	state.DesiredState = types.StringValue(string(info.Status))
+	state.DesiredState = state.Status
 	resp.Diagnostics.Append(resp.State.Set(ctx, &state)...)
 }
 

@@ -1,6 +1,7 @@
 package provider
 
 import (
+	"context"
 	"time"
 
 	"github.com/hashicorp/terraform-plugin-framework-timeouts/resource/timeouts"
@@ -85,7 +86,7 @@ func (m *sandboxModel) show(p *sandboxcore.Profile, caps sandboxcore.Capabilitie
 	m.NativeID = types.StringValue(info.NativeID)
 	m.ID = types.StringValue(sandboxcore.SandboxID(p.Type, info.NativeID))
 	m.Endpoint = types.StringValue(info.Endpoint)
-	m.Status = types.StringValue(string(info.Status))
+	m.Status = types.StringValue(string(statusOf(info)))
 	m.Isolation = types.StringValue(string(caps.Isolation))
 	// The time in the marks is the one that stays the same from look to look.
 	created := info.Marks.Created
@@ -100,8 +101,16 @@ func (m *sandboxModel) show(p *sandboxcore.Profile, caps sandboxcore.Capabilitie
 	m.EnvWO = types.MapNull(types.StringType)
 }
 
+// statusOf is the status as users see it: a sandbox that sleeps because its time was over counts as running.
+func statusOf(info sandboxcore.SandboxInfo) sandboxcore.Status {
+	if info.Dormant {
+		return sandboxcore.StatusRunning
+	}
+	return info.Status
+}
+
 // adopt fills in the arguments from the marks that the sandbox carries, after an import.
-func (m *sandboxModel) adopt(info sandboxcore.SandboxInfo) diag.Diagnostics {
+func (m *sandboxModel) adopt(ctx context.Context, info sandboxcore.SandboxInfo) diag.Diagnostics {
 	var diags diag.Diagnostics
 	args := info.Marks.Args
 	m.Profile = types.StringValue(info.Marks.Spec)
@@ -114,6 +123,18 @@ func (m *sandboxModel) adopt(info sandboxcore.SandboxInfo) diag.Diagnostics {
 		who.value = *args.Principal
 	}
 	m.Principal = principalObject(who)
+	if args.Timeouts != nil {
+		limits := map[string]attr.Value{}
+		for name := range m.Timeouts.AttributeTypes(ctx) {
+			limits[name] = types.StringNull()
+			if v, ok := args.Timeouts[name]; ok {
+				limits[name] = types.StringValue(v)
+			}
+		}
+		obj, more := types.ObjectValue(m.Timeouts.AttributeTypes(ctx), limits)
+		diags.Append(more...)
+		m.Timeouts.Object = obj
+	}
 	m.MaxLifetime = timetypes.NewGoDurationNull()
 	if args.MaxLifetime != "" {
 		d, more := timetypes.NewGoDurationValueFromString(args.MaxLifetime)
@@ -136,6 +157,14 @@ func (m *sandboxModel) request(p *sandboxcore.Profile, who principal, envWO map[
 	req.SecretEnv, _ = stringMap(m.SecretEnv)
 	req.Labels, _ = stringMap(m.Labels)
 	req.Packages, _ = stringList(m.Packages)
+	if !m.Timeouts.IsNull() && !m.Timeouts.IsUnknown() {
+		req.Timeouts = map[string]string{}
+		for name, v := range m.Timeouts.Attributes() {
+			if s, ok := v.(types.String); ok && !s.IsNull() && !s.IsUnknown() {
+				req.Timeouts[name] = s.ValueString()
+			}
+		}
+	}
 	if m.Name.IsUnknown() {
 		req.Name = p.Name // any possible name will do for a check
 	}
