@@ -1,6 +1,7 @@
 package docker
 
 import (
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -15,7 +16,7 @@ func pure(t *testing.T) *backend {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return b.(*backend)
+	return as[*backend](t, b)
 }
 
 func TestFactory(t *testing.T) {
@@ -51,9 +52,7 @@ func TestFrozenDefaults(t *testing.T) {
 	}
 	// What an absent key means in this package is what its default says.
 	full := sandboxcore.Settings{}
-	for k, v := range want {
-		full[k] = v
-	}
+	maps.Copy(full, want)
 	if a, b := optionsOf(&sandboxcore.Profile{}), optionsOf(&sandboxcore.Profile{Settings: full}); !reflect.DeepEqual(a, b) {
 		t.Errorf("%+v\n%+v", a, b)
 	}

@@ -148,7 +148,10 @@ func BenchmarkCreateDestroy(b *testing.B) {
 		removed := parallel(b, benchSandboxes, func(i int) error { return sandboxes[i].Destroy(ctx) })
 		return made, removed
 	}
-	rounds := func(a, b time.Duration, to [2]*[]time.Duration) { *to[0] = append(*to[0], a); *to[1] = append(*to[1], b) }
+	rounds := func(a, b time.Duration, to [2]*[]time.Duration) {
+		*to[0] = append(*to[0], a)
+		*to[1] = append(*to[1], b)
+	}
 	var bm, br, om, or, fm, fr []time.Duration
 	for b.Loop() {
 		for range 3 {

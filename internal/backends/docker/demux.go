@@ -36,6 +36,6 @@ func (d *demux) Read(p []byte) (int, error) {
 		d.left = binary.BigEndian.Uint32(h[4:])
 	}
 	n, err := d.r.Read(p[:min(len(p), int(d.left))])
-	d.left -= uint32(n) //nolint:gosec // n is at most left
+	d.left -= uint32(n)
 	return n, err
 }

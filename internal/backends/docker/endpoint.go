@@ -48,68 +48,71 @@ func (e *endpoint) ready(ctx context.Context) error {
 	if spoken {
 		return nil
 	}
-	_, err := e.once(ctx, "ping", func(ctx context.Context) (any, error) {
+	return e.once(ctx, "ping", func(ctx context.Context) error {
 		_, err := e.cli.Ping(ctx, client.PingOptions{NegotiateAPIVersion: true})
 		if err != nil {
-			return nil, e.failure(ctx, err, sandboxcore.CodeUnreachable, "the Docker engine could not be used", "Docker engine at "+e.target.host,
+			return e.failure(ctx, err, sandboxcore.CodeUnreachable, "the Docker engine could not be used", "Docker engine at "+e.target.host,
 				"Check that the address is that of a Docker engine; it comes from "+e.target.origin+".")
 		}
 		e.mu.Lock()
 		e.spoken = true
 		e.mu.Unlock()
-		return nil, nil
+		return nil
 	})
-	return err
 }
 
 // once shares one call between all who ask at the same time. The call does not end with the first of them, but each
 // stops waiting when its own time is over.
-func (e *endpoint) once(ctx context.Context, key string, call func(context.Context) (any, error)) (any, error) {
+func (e *endpoint) once(ctx context.Context, key string, call func(context.Context) error) error {
 	result := e.first.DoChan(key, func() (any, error) {
-		shared, cancel := withDeadline(context.WithoutCancel(ctx), e.timings.connect)
-		defer cancel()
-		return call(shared)
+		return nil, sandboxcore.WithCleanup(ctx, func(ctx context.Context) error {
+			shared, cancel := withDeadline(ctx, e.timings.connect)
+			defer cancel()
+			return call(shared)
+		})
 	})
 	select {
 	case r := <-result:
-		return r.Val, r.Err
+		return r.Err
 	case <-ctx.Done():
-		return nil, e.failure(ctx, ctx.Err(), sandboxcore.CodeUnreachable, "the Docker engine could not be used", "", "")
+		return e.failure(ctx, ctx.Err(), sandboxcore.CodeUnreachable, "the Docker engine could not be used", "", "")
 	}
 }
 
 // engineInfo is the engine's description of itself, asked once.
 func (e *endpoint) engineInfo(ctx context.Context) (*system.Info, error) {
-	e.mu.Lock()
-	info := e.info
-	e.mu.Unlock()
-	if info != nil {
+	known := func() *system.Info {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		return e.info
+	}
+	if info := known(); info != nil {
 		return info, nil
 	}
 	if err := e.ready(ctx); err != nil {
 		return nil, err
 	}
-	v, err := e.once(ctx, "info", func(ctx context.Context) (any, error) {
+	err := e.once(ctx, "info", func(ctx context.Context) error {
 		r, err := e.cli.Info(ctx, client.InfoOptions{})
 		if err == nil && r.Info.ID == "" {
-			return nil, &sandboxcore.Error{
+			return &sandboxcore.Error{
 				Code: sandboxcore.CodeUnreachable, Attempted: "the Docker engine could not be identified", Object: "Docker engine at " + e.target.host,
 				Said: "Its description names no engine ID.", Next: "Check that the address is that of a Docker engine; it comes from " + e.target.origin + ".",
 			}
 		}
 		if err != nil {
-			return nil, e.failure(ctx, err, sandboxcore.CodeUnreachable, "the Docker engine could not be identified", "Docker engine at "+e.target.host,
+			return e.failure(ctx, err, sandboxcore.CodeUnreachable, "the Docker engine could not be identified", "Docker engine at "+e.target.host,
 				"Check that the address is that of a Docker engine; it comes from "+e.target.origin+".")
 		}
 		e.mu.Lock()
 		e.info = &r.Info
 		e.mu.Unlock()
-		return &r.Info, nil
+		return nil
 	})
 	if err != nil {
 		return nil, err
 	}
-	return v.(*system.Info), nil
+	return known(), nil
 }
 
 // Identity is the engine ID.

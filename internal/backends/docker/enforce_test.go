@@ -19,7 +19,11 @@ func allow(p *sandboxcore.Profile) { p.Policy.NetworkEgress = sandboxcore.Networ
 func settings(kv ...any) func(*sandboxcore.Profile) {
 	return func(p *sandboxcore.Profile) {
 		for i := 0; i < len(kv); i += 2 {
-			p.Settings[kv[i].(string)] = kv[i+1]
+			k, ok := kv[i].(string)
+			if !ok {
+				panic("settings come in pairs")
+			}
+			p.Settings[k] = kv[i+1]
 		}
 	}
 }
@@ -133,7 +137,7 @@ for p in ["/workspace","/tmp","/srv/new","/","/etc","/srv","/var/tmp","/root","/
 open("/workspace/prog","w").write("#!/bin/sh\necho runs\n"); os.chmod("/workspace/prog",0o755)
 os.system("/workspace/prog")
 `).ok(t)
-				for _, line := range strings.Split(strings.TrimSpace(got), "\n") {
+				for line := range strings.SplitSeq(strings.TrimSpace(got), "\n") {
 					path, result, _ := strings.Cut(line, " ")
 					switch {
 					case line == "runs":
@@ -421,7 +425,7 @@ func TestOperations(t *testing.T) {
 	})
 	t.Run("attach", func(t *testing.T) {
 		shell(t, s, "echo kept > file").ok(t)
-		_, other := dial(t, nil, testGetenv)
+		other := dial(t, nil, testGetenv)
 		again, err := other.Find(ctx, s.info.NativeID, true)
 		if err != nil {
 			t.Fatal(err)

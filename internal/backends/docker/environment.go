@@ -2,7 +2,6 @@ package docker
 
 import (
 	"context"
-	"errors"
 	"strings"
 
 	"github.com/moby/moby/client"
@@ -21,7 +20,7 @@ func (s *sandbox) ReadEnv(ctx context.Context) (map[string]string, error) {
 	case isNotFound(err):
 		return nil, s.e.gone(attempted, s.info.NativeID)
 	case err == nil && r.Container.Config == nil:
-		err = errors.New("malformed HTTP answer: the description of a container is incomplete")
+		err = errIncomplete
 	}
 	if err != nil {
 		return nil, s.e.failure(ctx, err, sandboxcore.CodeUnreachable, attempted, objectID(s.info.NativeID), "Check the engine's log.")

@@ -31,8 +31,7 @@ func (e *endpoint) failure(ctx context.Context, err error, code sandboxcore.Code
 	if err == nil {
 		return nil
 	}
-	var known *sandboxcore.Error
-	if errors.As(err, &known) {
+	if _, ok := errors.AsType[*sandboxcore.Error](err); ok {
 		return err
 	}
 	if away := e.target.unreachable(ctx, err, attempted); away != nil {

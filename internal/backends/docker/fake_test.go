@@ -3,9 +3,9 @@ package docker
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -122,21 +122,19 @@ func (f *fake) count(request string) int {
 func (f *fake) endpoint(more sandboxcore.Settings) *endpoint {
 	f.t.Helper()
 	provider := sandboxcore.Settings{keyHost: f.host}
-	for k, v := range more {
-		provider[k] = v
-	}
+	maps.Copy(provider, more)
 	b, err := newBackend(provider, getenvNone)
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	bb := b.(*backend)
+	bb := as[*backend](f.t, b)
 	bb.log = slog.New(slog.DiscardHandler)
 	bb.timings = timings{connect: 300 * time.Millisecond, call: 300 * time.Millisecond, pullIdle: 300 * time.Millisecond, listCache: time.Second, gone: 500 * time.Millisecond, lost: 500 * time.Millisecond}
 	e, err := bb.Connect(f.t.Context())
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	return e.(*endpoint)
+	return as[*endpoint](f.t, e)
 }
 
 // hang never answers. A server sees that a client has gone only once it has read all of the request.
@@ -206,7 +204,9 @@ func TestFakeEngines(t *testing.T) {
 		},
 		"redirects": {
 			set: func(f *fake) {
-				f.on("GET", "/info", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "http://192.0.2.1/info", 307) })
+				f.on("GET", "/info", func(w http.ResponseWriter, r *http.Request) {
+					http.Redirect(w, r, "http://192.0.2.1/info", http.StatusTemporaryRedirect)
+				})
 			},
 			parts: []string{"protocol"},
 		},
@@ -304,9 +304,7 @@ func TestAdmit(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f := newFake(t)
 			info := goodInfo()
-			for k, v := range test.info {
-				info[k] = v
-			}
+			maps.Copy(info, test.info)
 			f.on("GET", "/info", func(w http.ResponseWriter, _ *http.Request) { answer(w, 200, info) })
 			err := f.endpoint(nil).Admit(t.Context(), profile("bare", test.profile...), sandboxcore.Operation{Name: "create"})
 			if test.code == "" {
@@ -329,7 +327,7 @@ func (f *fake) containers(state *atomic.Value) {
 		f.t.Fatal(err)
 	}
 	f.on("GET", "/containers/"+fakeID+"/json", func(w http.ResponseWriter, _ *http.Request) {
-		s := state.Load().(string)
+		s := as[string](f.t, state.Load())
 		if s == "" {
 			refuse(w, 404, "No such container: "+fakeID)
 			return
@@ -500,20 +498,20 @@ func TestPullOnAFake(t *testing.T) {
 	}{
 		"progress": {pull: func(w http.ResponseWriter, _ *http.Request) {
 			for range 5 {
-				fmt.Fprintln(w, `{"status":"Downloading","id":"a","progressDetail":{"current":1,"total":2}}`)
-				w.(http.Flusher).Flush()
+				io.WriteString(w, `{"status":"Downloading","id":"a","progressDetail":{"current":1,"total":2}}`+"\n") //nolint:errcheck // a test
+				as[http.Flusher](t, w).Flush()
 				time.Sleep(100 * time.Millisecond)
 			}
 		}},
 		"error in the stream": {pull: func(w http.ResponseWriter, _ *http.Request) {
-			fmt.Fprintln(w, `{"errorDetail":{"message":"toomanyrequests: slow down"},"error":"toomanyrequests: slow down"}`)
+			io.WriteString(w, `{"errorDetail":{"message":"toomanyrequests: slow down"},"error":"toomanyrequests: slow down"}`+"\n") //nolint:errcheck // a test
 		}, code: sandboxcore.CodeProvision, parts: []string{"toomanyrequests", "log in"}},
 		"denied": {pull: func(w http.ResponseWriter, _ *http.Request) {
 			refuse(w, 404, "pull access denied for x, repository does not exist or may require 'docker login'")
 		}, code: sandboxcore.CodeProvision, parts: []string{"docker login"}},
 		"no progress": {pull: func(w http.ResponseWriter, r *http.Request) {
-			fmt.Fprintln(w, `{"status":"Downloading"}`)
-			w.(http.Flusher).Flush()
+			io.WriteString(w, `{"status":"Downloading"}`+"\n") //nolint:errcheck // a test
+			as[http.Flusher](t, w).Flush()
 			hang(w, r)
 		}, code: sandboxcore.CodeUnreachable, parts: []string{"did not answer in time"}},
 	}

@@ -186,7 +186,10 @@ func (e *endpoint) list(ctx context.Context) (map[string]found, error) {
 		q = &question{changes: l.changes, done: make(chan struct{})}
 		l.asking = q
 		// The first who asks must not end the question for the others when it is cancelled.
-		go e.ask(context.WithoutCancel(ctx), q)
+		go func() {
+			defer close(q.done)
+			q.err = sandboxcore.WithCleanup(ctx, func(ctx context.Context) error { return e.ask(ctx, q) })
+		}()
 	}
 	l.mu.Unlock()
 	select {
@@ -197,7 +200,8 @@ func (e *endpoint) list(ctx context.Context) (map[string]found, error) {
 	}
 }
 
-func (e *endpoint) ask(ctx context.Context, q *question) {
+// ask puts the question to the engine and keeps the answer, unless something changed since.
+func (e *endpoint) ask(ctx context.Context, q *question) error {
 	ctx, cancel := withDeadline(ctx, e.timings.call)
 	defer cancel()
 	begun := e.now()
@@ -205,7 +209,7 @@ func (e *endpoint) ask(ctx context.Context, q *question) {
 		All: true, Filters: labelFilter(sandboxcore.MarkManaged+"=true", sandboxcore.MarkKind+"="+kindSandbox),
 	})
 	if err != nil {
-		q.err = e.failure(ctx, err, sandboxcore.CodeUnreachable, "the sandboxes of the engine could not be listed", "Docker engine at "+e.target.host, "Check the engine's log.")
+		err = e.failure(ctx, err, sandboxcore.CodeUnreachable, "the sandboxes of the engine could not be listed", "Docker engine at "+e.target.host, "Check the engine's log.")
 	} else {
 		q.byID = make(map[string]found, len(r.Items))
 		for _, c := range r.Items {
@@ -217,11 +221,11 @@ func (e *endpoint) ask(ctx context.Context, q *question) {
 	if l.asking == q {
 		l.asking = nil
 	}
-	if q.err == nil && l.changes == q.changes {
+	if err == nil && l.changes == q.changes {
 		l.byID, l.until = q.byID, begun.Add(e.timings.listCache)
 	}
 	l.mu.Unlock()
-	close(q.done)
+	return err
 }
 
 // sweepVolumes removes volumes of writable paths whose container is gone. The engine makes them together with the

@@ -59,7 +59,7 @@ func leftovers() []string {
 	if err != nil {
 		return nil
 	}
-	defer cli.Close() //nolint:errcheck // a test
+	defer cli.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	var out []string
@@ -89,26 +89,25 @@ var requestNumber atomic.Int64
 func getenvNone(string) string { return "" }
 
 // dial gives a backend and its endpoint on the test engine.
-func dial(t testing.TB, provider sandboxcore.Settings, getenv func(string) string) (*backend, *endpoint) {
+func dial(t testing.TB, provider sandboxcore.Settings, getenv func(string) string) *endpoint {
 	t.Helper()
 	b, err := newBackend(provider, getenv)
 	if err != nil {
 		t.Fatal(err)
 	}
-	bb := b.(*backend)
+	bb := as[*backend](t, b)
 	bb.log = slog.New(slog.DiscardHandler)
 	e, err := bb.Connect(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	return bb, e.(*endpoint)
+	return as[*endpoint](t, e)
 }
 
 func engine(t testing.TB) *endpoint {
 	t.Helper()
 	testenv.Require(t, "docker")
-	_, e := dial(t, nil, os.Getenv)
-	return e
+	return dial(t, nil, os.Getenv)
 }
 
 // profile makes a profile with an image of the tests.
@@ -147,9 +146,9 @@ func create(t testing.TB, e *endpoint, p *sandboxcore.Profile, change ...func(*s
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := m.(*sandbox)
+	s := as[*sandbox](t, m)
 	t.Cleanup(func() {
-		if err := sandboxcore.WithCleanup(context.Background(), s.Destroy); err != nil {
+		if err := sandboxcore.WithCleanup(t.Context(), s.Destroy); err != nil {
 			t.Error(err)
 		}
 	})
@@ -219,7 +218,7 @@ func counted(t testing.TB) (*endpoint, *atomic.Int64) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	bb := b.(*backend)
+	bb := as[*backend](t, b)
 	bb.log = slog.New(slog.DiscardHandler)
 	to, err := bb.config.resolve()
 	if err != nil {
@@ -232,8 +231,6 @@ func counted(t testing.TB) (*endpoint, *atomic.Int64) {
 	}
 	return newEndpoint(to, cli, bb), &calls
 }
-
-func pointer[T any](v T) *T { return &v }
 
 func testGetenv(k string) string { return os.Getenv(k) }
 
@@ -253,4 +250,14 @@ type signalWriter struct {
 func (w *signalWriter) Write(p []byte) (int, error) {
 	w.once.Do(func() { close(w.first) })
 	return len(p), nil
+}
+
+// as is a checked type assertion.
+func as[T any](t testing.TB, v any) T {
+	t.Helper()
+	out, ok := v.(T)
+	if !ok {
+		t.Fatalf("%T is no %T", v, out)
+	}
+	return out
 }

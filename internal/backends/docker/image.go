@@ -160,7 +160,7 @@ func (e *endpoint) pull(ctx context.Context, image string) error {
 	if err != nil {
 		return e.pullFailure(ctx, err, image)
 	}
-	defer stream.Close() //nolint:errcheck // read to its end or given up
+	defer stream.Close()
 	var last time.Time
 	for m, err := range stream.JSONMessages(ctx) {
 		if err == nil && m.Error != nil {

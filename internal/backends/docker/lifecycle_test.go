@@ -3,6 +3,7 @@ package docker
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"os"
 	"os/exec"
@@ -25,7 +26,7 @@ func find(t *testing.T, e *endpoint, id string) *sandbox {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return s.(*sandbox)
+	return as[*sandbox](t, s)
 }
 
 func status(t *testing.T, e *endpoint, id string) sandboxcore.Status {
@@ -144,7 +145,7 @@ func TestDestroyMeansGone(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			s := m.(*sandbox)
+			s := as[*sandbox](t, m)
 			running := make(chan outcome, 1)
 			switch state {
 			case "paused":
@@ -196,7 +197,7 @@ func find0(t *testing.T, e *endpoint, s *sandbox) sandboxcore.ManagedSandbox {
 		}
 		t.Fatal(err)
 	}
-	if got := m.(*sandbox); !slices.Equal(slices.Sorted(slices.Values(got.volumes)), slices.Sorted(slices.Values(s.volumes))) || got.helperVolume != s.helperVolume {
+	if got := as[*sandbox](t, m); !slices.Equal(slices.Sorted(slices.Values(got.volumes)), slices.Sorted(slices.Values(s.volumes))) || got.helperVolume != s.helperVolume {
 		t.Errorf("found with other volumes: %v %v", got.volumes, s.volumes)
 	}
 	return m
@@ -210,7 +211,7 @@ func foreign(t *testing.T, e *endpoint, name, image string, labels map[string]st
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		_, err := e.cli.ContainerRemove(context.Background(), c.ID, client.ContainerRemoveOptions{Force: true})
+		_, err := e.cli.ContainerRemove(context.WithoutCancel(t.Context()), c.ID, client.ContainerRemoveOptions{Force: true})
 		if err != nil {
 			t.Error(err)
 		}
@@ -258,7 +259,7 @@ func TestForeignContainersAreRefused(t *testing.T) {
 func TestList(t *testing.T) {
 	e := engine(t)
 	s := create(t, e, profile("bare"))
-	_, other := dial(t, nil, os.Getenv)
+	other := dial(t, nil, os.Getenv)
 	all, err := other.List(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -320,7 +321,7 @@ func TestHelperVolumeUnderContention(t *testing.T) {
 	}
 	var wg sync.WaitGroup
 	for range 6 {
-		_, e := dial(t, nil, os.Getenv)
+		e := dial(t, nil, os.Getenv)
 		wg.Go(func() {
 			m, err := e.Create(t.Context(), request(profile("bare")), nil)
 			if err != nil {
@@ -408,7 +409,7 @@ func TestSecretsOfRunsStayOutOfTheEngine(t *testing.T) {
 			look("the engine's events", text)
 			continue
 		case err := <-events.Err:
-			if err != nil && err != io.EOF {
+			if err != nil && !errors.Is(err, io.EOF) {
 				t.Fatal(err)
 			}
 		}

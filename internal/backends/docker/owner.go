@@ -140,7 +140,7 @@ func (e *endpoint) readContainerFile(ctx context.Context, containerID, file stri
 	if err != nil {
 		return nil, fail(err)
 	}
-	defer r.Content.Close() //nolint:errcheck // read only
+	defer r.Content.Close()
 	archive := tar.NewReader(r.Content)
 	if _, err := archive.Next(); err != nil {
 		if errors.Is(err, io.EOF) {

@@ -57,8 +57,6 @@ const (
 	keySeccompProfile  = "seccomp_profile"
 )
 
-func number(v float64) *float64 { return &v }
-
 func providerSettings() []sandboxcore.Setting {
 	return []sandboxcore.Setting{
 		{
@@ -133,11 +131,11 @@ func profileSettings() []sandboxcore.Setting {
 				"against `memory_mb`, **empty again after every stop**). Without `fs_allow_write`, `memory` applies to `/workspace`.",
 		},
 		{
-			Name: keyWorkspaceSizeMB, Kind: sandboxcore.KindInt, Default: float64(defaultWorkspaceMB), Min: number(1), Max: number(1 << 20),
+			Name: keyWorkspaceSizeMB, Kind: sandboxcore.KindInt, Default: float64(defaultWorkspaceMB), Min: new(float64(1)), Max: new(float64(1 << 20)),
 			Description: "Size of each in-memory path in MB, with `workspace = \"memory\"` only. Defaults to 256.",
 		},
 		{
-			Name: keyPidsLimit, Kind: sandboxcore.KindInt, Default: float64(defaultPidsLimit), Min: number(16), Max: number(4096),
+			Name: keyPidsLimit, Kind: sandboxcore.KindInt, Default: float64(defaultPidsLimit), Min: new(float64(16)), Max: new(float64(4096)),
 			Description: "Most processes and threads that the sandbox may hold at once. Defaults to 256. Ending a run that keeps " +
 				"forking takes time that grows with the square of this number.",
 		},

@@ -66,8 +66,8 @@ func readEngineConfig(s sandboxcore.Settings, getenv func(string) string) (engin
 		return c, refuse(keyContext, "Both host and context are set.", "Keep one of them: a context holds an address of its own.")
 	}
 	if c.host != "" {
-		if err := checkHost(c.host); err != nil {
-			return c, refuse(keyHost, err.Error(), "Use unix:///path, npipe:////./pipe/name, tcp://host:port or ssh://user@host:port.")
+		if problem := checkHost(c.host); problem != "" {
+			return c, refuse(keyHost, problem, "Use unix:///path, npipe:////./pipe/name, tcp://host:port or ssh://user@host:port.")
 		}
 	}
 	if c.certPath != "" && !strings.HasPrefix(c.host, "tcp://") {
@@ -76,29 +76,29 @@ func readEngineConfig(s sandboxcore.Settings, getenv func(string) string) (engin
 	return c, nil
 }
 
-// checkHost refuses what is no address of an engine.
-func checkHost(host string) error {
+// checkHost says why a text is no address of an engine; empty if it is one.
+func checkHost(host string) (problem string) {
 	u, err := url.Parse(host)
 	if err != nil {
 		// The parser's own text repeats the address, which may hold a password.
-		return errors.New("The address cannot be parsed.")
+		return "The address cannot be parsed."
 	}
 	if _, has := u.User.Password(); has {
-		return errors.New("The address holds a password.")
+		return "The address holds a password."
 	}
 	switch u.Scheme {
 	case "unix", "npipe":
 		if strings.TrimPrefix(host, u.Scheme+"://") == "" {
-			return errors.New("The address names no socket.")
+			return "The address names no socket."
 		}
 	case "tcp", "ssh":
 		if u.Hostname() == "" {
-			return errors.New("The address names no host.")
+			return "The address names no host."
 		}
 	default:
-		return fmt.Errorf("The scheme %q is none of unix, npipe, tcp and ssh.", u.Scheme)
+		return fmt.Sprintf("The scheme %q is none of unix, npipe, tcp and ssh.", u.Scheme)
 	}
-	return nil
+	return ""
 }
 
 // dir is the directory of the Docker configuration.
@@ -159,9 +159,9 @@ func (c engineConfig) resolve() (target, error) {
 
 func (c engineConfig) fromEnvironment(t target) (target, error) {
 	t.host, t.origin = c.env.host, "DOCKER_HOST"
-	if err := checkHost(t.host); err != nil {
+	if problem := checkHost(t.host); problem != "" {
 		return t, &sandboxcore.Error{
-			Code: sandboxcore.CodeValue, Attempted: "the Docker engine of DOCKER_HOST was refused", Said: err.Error(),
+			Code: sandboxcore.CodeValue, Attempted: "the Docker engine of DOCKER_HOST was refused", Said: problem,
 			Next: "Use unix:///path, npipe:////./pipe/name, tcp://host:port or ssh://user@host:port.",
 		}
 	}
@@ -209,8 +209,8 @@ func (c engineConfig) fromContext(t target, name, origin string) (target, error)
 	if t.host == "" {
 		t.host = client.DefaultDockerHost
 	}
-	if err := checkHost(t.host); err != nil {
-		return refuse(err.Error(), nil)
+	if problem := checkHost(t.host); problem != "" {
+		return refuse(problem, nil)
 	}
 	if !strings.HasPrefix(t.host, "tcp://") {
 		return t, nil
@@ -237,7 +237,7 @@ func (c engineConfig) fromContext(t target, name, origin string) (target, error)
 // tlsFromDir reads ca.pem, cert.pem and key.pem, each of which may be absent (a certificate and its key only together).
 func tlsFromDir(dir string) (*tls.Config, error) {
 	read := func(name string) ([]byte, error) {
-		content, err := os.ReadFile(filepath.Join(dir, name)) //nolint:gosec // the operator names the directory
+		content, err := os.ReadFile(filepath.Join(dir, name))
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil, nil
 		}

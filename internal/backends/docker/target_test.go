@@ -196,7 +196,7 @@ func TestUnreachableClasses(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			_, e := dial(t, test.provider, environment("HOME", t.TempDir()))
+			e := dial(t, test.provider, environment("HOME", t.TempDir()))
 			e.timings.connect = time.Second
 			begin := time.Now()
 			_, err := e.Identity(t.Context())
@@ -207,7 +207,7 @@ func TestUnreachableClasses(t *testing.T) {
 		})
 	}
 	t.Run("TLS that is right", func(t *testing.T) {
-		_, e := dial(t, sandboxcore.Settings{keyHost: "tcp://" + wants, keyCertPath: good}, getenvNone)
+		e := dial(t, sandboxcore.Settings{keyHost: "tcp://" + wants, keyCertPath: good}, getenvNone)
 		if id, err := e.Identity(t.Context()); err != nil || id != "FAKE:ENGINE" {
 			t.Fatal(id, err)
 		}
@@ -239,7 +239,7 @@ cat "$(dirname "$0")/says" >&2
 echo "$@" >"$(dirname "$0")/args"
 exit 255
 `
-	if err := os.WriteFile(filepath.Join(dir, "ssh"), []byte(script), 0o700); err != nil { //nolint:gosec // a program
+	if err := os.WriteFile(filepath.Join(dir, "ssh"), []byte(script), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	path := os.Getenv("PATH")
@@ -256,16 +256,16 @@ exit 255
 		if err := os.WriteFile(filepath.Join(dir, "says"), []byte(says+"\n"), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		_, e := dial(t, sandboxcore.Settings{keyHost: "ssh://me@[::1]:2222"}, getenvNone)
+		e := dial(t, sandboxcore.Settings{keyHost: "ssh://me@[::1]:2222"}, getenvNone)
 		_, err := e.Identity(t.Context())
 		refused(t, err, sandboxcore.CodeUnreachable, want, "ssh://me@[::1]:2222")
 	}
-	args, err := os.ReadFile(filepath.Join(dir, "args")) //nolint:gosec // a test
+	args, err := os.ReadFile(filepath.Join(dir, "args"))
 	if err != nil || !strings.Contains(string(args), "BatchMode=yes") || !strings.Contains(string(args), "-p 2222") || !strings.Contains(string(args), "::1") {
 		t.Errorf("ssh was called with %s (%v)", args, err)
 	}
 	t.Setenv("PATH", t.TempDir())
-	_, e := dial(t, sandboxcore.Settings{keyHost: "ssh://me@host"}, getenvNone)
+	e := dial(t, sandboxcore.Settings{keyHost: "ssh://me@host"}, getenvNone)
 	_, err = e.Identity(t.Context())
 	refused(t, err, sandboxcore.CodeUnreachable, "no ssh program")
 }
@@ -281,7 +281,7 @@ func TestOneClientFactory(t *testing.T) {
 		if strings.HasSuffix(file, "_test.go") {
 			continue
 		}
-		content, err := os.ReadFile(file) //nolint:gosec // a test
+		content, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -293,14 +293,14 @@ func TestOneClientFactory(t *testing.T) {
 
 func TestRegistryCredentials(t *testing.T) {
 	dir := dockerConfig(t, "", nil)
-	_, e := dial(t, sandboxcore.Settings{keyConfigDir: dir}, getenvNone)
+	e := dial(t, sandboxcore.Settings{keyConfigDir: dir}, getenvNone)
 	for image, want := range map[string]bool{"registry.example.com/x:1": true, "python:3": false, "other.example.com/x": false} {
 		auth, err := e.registryAuth(image)
 		if err != nil || (auth != "") != want {
 			t.Errorf("%s: %q %v", image, auth, err)
 		}
 	}
-	_, e = dial(t, sandboxcore.Settings{keyHost: "unix:///x"}, environment("DOCKER_CONFIG", dir))
+	e = dial(t, sandboxcore.Settings{keyHost: "unix:///x"}, environment("DOCKER_CONFIG", dir))
 	if auth, err := e.registryAuth("registry.example.com/x:1"); err != nil || auth != "" {
 		t.Errorf("a credential of the environment goes to an engine of the configuration: %q %v", auth, err)
 	}

@@ -201,7 +201,7 @@ func TestCancelledBeforeStart(t *testing.T) {
 // A provider that dies without a word takes its run with it, and nothing else.
 func TestProviderKilledInMidRun(t *testing.T) {
 	if id := os.Getenv("AGENTKERNEL_TEST_VICTIM"); id != "" {
-		_, e := dial(t, nil, os.Getenv)
+		e := dial(t, nil, os.Getenv)
 		s, err := e.Find(t.Context(), id, true)
 		if err != nil {
 			t.Fatal(err)
@@ -215,7 +215,7 @@ func TestProviderKilledInMidRun(t *testing.T) {
 	e := engine(t)
 	s := create(t, e, profile("python"))
 	n := startNeighbour(t, s)
-	cmd := exec.Command(os.Args[0], "-test.run=^TestProviderKilledInMidRun$") //nolint:gosec // this very program
+	cmd := exec.Command(os.Args[0], "-test.run=^TestProviderKilledInMidRun$")
 	cmd.Env = append(os.Environ(), "AGENTKERNEL_TEST_VICTIM="+s.info.NativeID)
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)

@@ -176,11 +176,12 @@ func (t Target) programError(req sandboxcore.RunRequest, start *runhelper.StartE
 		e.Said = fmt.Sprintf("%q cannot be started. Nothing ran.", start.Program)
 		e.Next = "Check that it may be executed."
 	}
-	if req.Kind == sandboxcore.RunCode {
+	switch req.Kind {
+	case sandboxcore.RunCode:
 		e.Code, e.Attribute = sandboxcore.CodeLanguage, []string{"language"}
-	} else if req.Kind == sandboxcore.RunCommand {
+	case sandboxcore.RunCommand:
 		e.Attribute = []string{"command"}
-	} else {
+	default:
 		e.Attribute = []string{"script"}
 	}
 }

@@ -77,7 +77,7 @@ func TestRunErrors(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "text"), []byte("no program"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, "lost"), []byte("#!/no/such/interpreter\n"), 0o700); err != nil { //nolint:gosec // a program
+	if err := os.WriteFile(filepath.Join(dir, "lost"), []byte("#!/no/such/interpreter\n"), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	argv := func(a ...string) sandboxcore.RunRequest { return sandboxcore.RunRequest{Argv: a, Timeout: time.Minute} }

@@ -36,8 +36,7 @@ func (t Target) open(ctx context.Context, attempted string) (*runhelper.Conn, er
 	if err == nil {
 		return conn, nil
 	}
-	var known *sandboxcore.Error
-	if errors.As(err, &known) {
+	if _, ok := errors.AsType[*sandboxcore.Error](err); ok {
 		return nil, err
 	}
 	if cause := ctx.Err(); cause != nil {
