@@ -222,7 +222,7 @@ func (g group) make() error {
 				return err
 			}
 		}
-		if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+		if err := os.Mkdir(dir, 0o750); err != nil && !errors.Is(err, fs.ErrExist) {
 			return err
 		}
 		for _, s := range g.settings(controller, h.version) {

@@ -73,10 +73,10 @@ func (e *endpoint) Offers(ctx context.Context) (sandboxcore.Offer, error) {
 		return sandboxcore.Offer{}, err
 	}
 	offer := sandboxcore.Offer{Endpoint: identity, Facts: map[string]string{"data directory": e.store.Dir()}}
-	p, err := e.program(ctx)
-	if err != nil {
+	p := probe(ctx, e.bwrap)
+	if p.err != nil {
 		offer.Reason = p.err.Said + " " + p.err.Next
-		return offer, nil
+		return offer, nil //nolint:nilerr // that it does not work is the answer
 	}
 	offer.Reachable, offer.Network = true, true
 	offer.CPU, offer.Memory = e.groups[ctlCPU].usable(), e.groups[ctlMemory].usable()

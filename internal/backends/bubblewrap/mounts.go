@@ -57,7 +57,7 @@ func (g guard) open(w wish) (*os.File, *sandboxcore.Error) {
 
 func (g guard) checkOpen(w wish, f *os.File, resolved string) *sandboxcore.Error {
 	// Where the descriptor really leads: a directory above may have become a link since.
-	if real, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", f.Fd())); err != nil || real != resolved {
+	if leads, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", f.Fd())); err != nil || leads != resolved {
 		return w.refuse("it changed while it was looked at.", "Try again.")
 	}
 	info, err := f.Stat()
@@ -97,8 +97,8 @@ func kindOf(mode fs.FileMode) string {
 // sockets of services, the provider's data directory. It takes both the path as written and where it leads.
 func (g guard) forbidden(w wish, resolved string) *sandboxcore.Error {
 	dataDir := g.dataDir
-	if real, err := filepath.EvalSymlinks(dataDir); err == nil {
-		dataDir = real
+	if leads, err := filepath.EvalSymlinks(dataDir); err == nil {
+		dataDir = leads
 	}
 	for _, path := range []string{w.path, resolved} {
 		if refused := forbiddenPath(w, path); refused != nil {

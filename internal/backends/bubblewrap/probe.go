@@ -30,21 +30,21 @@ const probeTimeout = 20 * time.Second
 
 var (
 	probesMu sync.Mutex
-	probes   = map[string]func() program{}
+	probes   = map[string]program{}
 )
 
 // probe tries the program once per process: that it is installed does not mean that it works here.
 func probe(ctx context.Context, path string) program {
 	probesMu.Lock()
-	once, ok := probes[path]
-	if !ok {
-		// The answer is for the whole process: the caller who asks first may be cancelled, the probe not.
-		detached := context.WithoutCancel(ctx)
-		once = sync.OnceValue(func() program { return tryProgram(detached, path) })
-		probes[path] = once
+	defer probesMu.Unlock()
+	if known, ok := probes[path]; ok {
+		return known
 	}
-	probesMu.Unlock()
-	return once()
+	p := tryProgram(ctx, path)
+	if ctx.Err() == nil { // what a cancelled caller saw is no answer for the others
+		probes[path] = p
+	}
+	return p
 }
 
 func unusable(object, said, next string) *sandboxcore.Error {

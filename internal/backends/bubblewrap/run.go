@@ -81,7 +81,7 @@ func (s *sandbox) start(ctx context.Context, box *workspace.Sandbox) (_ *run, er
 	_ = infoW.Close() // bwrap has it; the end of file is its end
 	r := &run{conn: conn, group: s.endpoint.groups.group(box.ID, s.config.limits())}
 	closeConn := conn.Close
-	conn.Close = sync.OnceValue(func() error { return r.end(ctx, cmd, closeConn) })
+	conn.Close = sync.OnceValue(func() error { return r.end(ctx, closeConn) })
 
 	inner, ok, err := readInner(infoR)
 	if err != nil {
@@ -189,7 +189,7 @@ func (r *run) abort(cmd *exec.Cmd) error {
 }
 
 // end closes the streams, which ends whatever still runs, and returns when nothing of the run is there any more.
-func (r *run) end(ctx context.Context, cmd *exec.Cmd, closeConn func() error) error {
+func (r *run) end(ctx context.Context, closeConn func() error) error {
 	err := closeConn()
 	r.outOfMemory = r.group.oomKills() > r.before
 	return errors.Join(err, sandboxcore.WithCleanup(ctx, func(ctx context.Context) error {

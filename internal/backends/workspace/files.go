@@ -36,8 +36,8 @@ func (f Files) Relative(path string, attribute string) (string, error) {
 		return path, nil
 	}
 	bases := []string{f.Sandbox.Workspace()}
-	if real, err := filepath.EvalSymlinks(bases[0]); err == nil {
-		bases = append(bases, real)
+	if resolved, err := filepath.EvalSymlinks(bases[0]); err == nil {
+		bases = append(bases, resolved)
 	}
 	for _, base := range bases {
 		if rel, err := filepath.Rel(base, path); err == nil && filepath.IsLocal(rel) {

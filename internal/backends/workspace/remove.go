@@ -32,7 +32,7 @@ func (b *Sandbox) Destroy(ctx context.Context, end EndRuns) error {
 		return b.deleteFailed(err)
 	}
 	if _, err := os.Lstat(b.Dir()); !errors.Is(err, fs.ErrNotExist) {
-		return b.deleteFailed(fmt.Errorf("the directory is still there (%v)", err))
+		return b.deleteFailed(errors.Join(errors.New("the directory is still there"), err))
 	}
 	return nil
 }
@@ -222,8 +222,7 @@ func located(root *os.Root, name string, err error) error {
 	if err == nil || errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	var p *fs.PathError
-	if errors.As(err, &p) {
+	if p, ok := errors.AsType[*fs.PathError](err); ok {
 		err = p.Err
 	}
 	return fmt.Errorf("%s: %w", filepath.Join(root.Name(), name), err)

@@ -62,7 +62,7 @@ func (r Run) Signal(signal syscall.Signal) error {
 		}
 		return ignoreGone(syscall.Kill(r.PID, signal))
 	}
-	defer unix.Close(fd)
+	defer func() { _ = unix.Close(fd) }()
 	if !r.Alive() {
 		return nil
 	}

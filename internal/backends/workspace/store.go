@@ -185,8 +185,7 @@ type Options struct {
 // Create makes a sandbox. It appears at once and whole: the marker is on disk before the directory has its name.
 func (s *Store) Create(ctx context.Context, opts Options) (*Sandbox, error) {
 	failed := func(err error) error {
-		var known *sandboxcore.Error
-		if errors.As(err, &known) {
+		if _, known := errors.AsType[*sandboxcore.Error](err); known {
 			return err
 		}
 		return &sandboxcore.Error{
@@ -263,7 +262,7 @@ func (s *Store) create(id string, opts Options) (*Sandbox, error) {
 		err := errors.Join(
 			os.Chown(filepath.Join(temp, workspaceDir), box.UID, box.UID),
 			os.Chown(temp, -1, box.UID),
-			os.Chmod(temp, 0o710))
+			os.Chmod(temp, 0o710)) //nolint:gosec // entering is all that the group may do
 		if err != nil {
 			return nil, err
 		}

@@ -26,7 +26,7 @@ func marks() sandboxcore.Marks {
 
 func create(t *testing.T, s *Store) *Sandbox {
 	t.Helper()
-	box, err := s.Create(context.Background(), Options{Marks: marks()})
+	box, err := s.Create(t.Context(), Options{Marks: marks()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -124,7 +124,7 @@ func TestIdentity(t *testing.T) {
 func TestCreateIsWholeOrNothing(t *testing.T) {
 	dir := t.TempDir()
 	s := New("k", dir, false)
-	_, err := s.Create(context.Background(), Options{Marks: marks(), UID: func([]int) (int, error) { return 0, errors.New("none") }})
+	_, err := s.Create(t.Context(), Options{Marks: marks(), UID: func([]int) (int, error) { return 0, errors.New("none") }})
 	if !sandboxcore.IsCode(err, sandboxcore.CodeProvision) {
 		t.Errorf("got %v", err)
 	}
@@ -139,16 +139,16 @@ func TestCreateIsWholeOrNothing(t *testing.T) {
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := New("k", file, false).Create(context.Background(), Options{Marks: marks()}); !sandboxcore.IsCode(err, sandboxcore.CodeProvision) {
+	if _, err := New("k", file, false).Create(t.Context(), Options{Marks: marks()}); !sandboxcore.IsCode(err, sandboxcore.CodeProvision) {
 		t.Errorf("got %v", err)
 	}
 	// A lock that somebody holds for ever ends with the context.
-	unlock, err := s.lock(context.Background())
+	unlock, err := s.lock(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer unlock()
-	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	if _, err := s.Create(ctx, Options{Marks: marks()}); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("got %v", err)
@@ -162,7 +162,7 @@ func TestCreateConcurrently(t *testing.T) {
 		wg.Go(func() {
 			// Stores of their own, as in several processes.
 			s := New("k", dir, false)
-			box, err := s.Create(context.Background(), Options{Marks: marks()})
+			box, err := s.Create(t.Context(), Options{Marks: marks()})
 			if err != nil {
 				t.Error(err)
 				return
@@ -170,7 +170,7 @@ func TestCreateConcurrently(t *testing.T) {
 			if _, err := s.Find(box.ID); err != nil {
 				t.Error(err)
 			}
-			if err := box.Destroy(context.Background(), nothing); err != nil {
+			if err := box.Destroy(t.Context(), nothing); err != nil {
 				t.Error(err)
 			}
 		})
@@ -215,7 +215,7 @@ func TestRunAgainstDestroy(t *testing.T) {
 		}
 		wg.Go(func() {
 			<-start
-			err := box.Destroy(context.Background(), func(_ context.Context, runs []Run) (int, error) {
+			err := box.Destroy(t.Context(), func(_ context.Context, runs []Run) (int, error) {
 				for _, run := range runs {
 					if err := run.Signal(syscall.SIGKILL); err != nil {
 						return 0, err
@@ -258,7 +258,7 @@ func TestRecordsOfOtherProcessesAreNotTouched(t *testing.T) {
 	if err := (Run{PID: own.PID, Start: own.Start + 1}).Signal(syscall.SIGKILL); err != nil {
 		t.Error(err)
 	}
-	if err := box.Destroy(context.Background(), nothing); err != nil {
+	if err := box.Destroy(t.Context(), nothing); err != nil {
 		t.Error(err)
 	}
 }
@@ -267,7 +267,7 @@ func TestRecordsOfOtherProcessesAreNotTouched(t *testing.T) {
 func TestDestroyEnds(t *testing.T) {
 	s := New("k", t.TempDir(), false)
 	box := create(t, s)
-	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	err := box.Destroy(ctx, func(context.Context, []Run) (int, error) { return 1, nil })
 	if !sandboxcore.IsCode(err, sandboxcore.CodeDeleteFailed) || !errors.Is(err, context.DeadlineExceeded) {
@@ -279,7 +279,7 @@ func TestDestroyEnds(t *testing.T) {
 	if _, err := s.Find(box.ID); err != nil {
 		t.Error(err)
 	}
-	if err := box.Destroy(context.Background(), nothing); err != nil {
+	if err := box.Destroy(t.Context(), nothing); err != nil {
 		t.Error(err)
 	}
 }
@@ -298,7 +298,7 @@ func TestDestroyOfAnImmutableFile(t *testing.T) {
 	if out, err := exec.Command("chattr", "+i", file).CombinedOutput(); err != nil {
 		t.Skipf("no immutable files here: %s", out)
 	}
-	err := box.Destroy(context.Background(), nothing)
+	err := box.Destroy(t.Context(), nothing)
 	if !sandboxcore.IsCode(err, sandboxcore.CodeDeleteFailed) || !strings.Contains(err.Error(), "stuck") {
 		t.Errorf("got %v", err)
 	}
@@ -309,7 +309,7 @@ func TestDestroyOfAnImmutableFile(t *testing.T) {
 	if err != nil {
 		t.Errorf("%s", out)
 	}
-	if err := box.Destroy(context.Background(), nothing); err != nil {
+	if err := box.Destroy(t.Context(), nothing); err != nil {
 		t.Error(err)
 	}
 	if entries, err := os.ReadDir(s.Dir()); err != nil || len(entries) != 1 {
@@ -334,7 +334,7 @@ func TestRemoveTreeWithFewDescriptors(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		deepest.Close()
+		_ = deepest.Close()
 		deepest, name = next, strings.Repeat("x", 200)
 		if err := deepest.Mkdir(name, 0o755); err != nil {
 			t.Fatal(err)
@@ -343,9 +343,9 @@ func TestRemoveTreeWithFewDescriptors(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		f.Close()
+		_ = f.Close()
 	}
-	deepest.Close()
+	_ = deepest.Close()
 	var before syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &before); err != nil {
 		t.Fatal(err)
@@ -395,7 +395,7 @@ func FuzzRelative(f *testing.F) {
 		f.Add(s)
 	}
 	dir := f.TempDir()
-	box, err := New("k", filepath.Join(dir, "in"), false).Create(context.Background(), Options{Marks: marks()})
+	box, err := New("k", filepath.Join(dir, "in"), false).Create(f.Context(), Options{Marks: marks()})
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -407,8 +407,8 @@ func FuzzRelative(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := (Files{box}).WriteFile(context.Background(), path, []byte("x"), 0o600); err == nil {
-			if got, _, err := (Files{box}).ReadFile(context.Background(), path, 1); err != nil || string(got) != "x" {
+		if err := (Files{box}).WriteFile(t.Context(), path, []byte("x"), 0o600); err == nil {
+			if got, _, err := (Files{box}).ReadFile(t.Context(), path, 1); err != nil || string(got) != "x" {
 				t.Errorf("written and not read: %q %v", got, err)
 			}
 		}

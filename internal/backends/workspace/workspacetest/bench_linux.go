@@ -1,7 +1,6 @@
 package workspacetest
 
 import (
-	"context"
 	"os/exec"
 	"testing"
 	"time"
@@ -20,7 +19,7 @@ func Benchmark(b *testing.B, factory sandboxcore.Factory) {
 			b.Fatal(err)
 		}
 		middle := time.Now()
-		o := Run(context.Background(), sb, sandboxcore.RunRequest{Kind: sandboxcore.RunCommand, Argv: []string{"/bin/true"}})
+		o := Run(b.Context(), sb, sandboxcore.RunRequest{Kind: sandboxcore.RunCommand, Argv: []string{"/bin/true"}})
 		if o.Err != nil || o.ExitCode != 0 {
 			b.Fatalf("%+v", o)
 		}

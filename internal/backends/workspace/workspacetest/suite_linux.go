@@ -57,7 +57,7 @@ func Suite(t *testing.T, factory sandboxcore.Factory) {
 }
 
 func lifeCycle(t *testing.T, k *Kit) {
-	ctx := context.Background()
+	ctx := t.Context()
 	first, err := k.Endpoint.Identity(ctx)
 	if err != nil || strings.Contains(first, "machine-/") {
 		t.Fatalf("identity %q: %v", first, err)
@@ -104,13 +104,13 @@ func importSees(t *testing.T, k *Kit) {
 		Env: map[string]string{"PLAIN": "ü\n"}, SecretEnv: map[string]string{"TOKEN": "name"}, EnvWOVersion: &version,
 		Labels: map[string]string{"team": "a"}, Principal: &principal,
 	}
-	sb, err := k.Endpoint.Create(context.Background(), req, func(sandboxcore.SandboxInfo) {})
+	sb, err := k.Endpoint.Create(t.Context(), req, func(sandboxcore.SandboxInfo) {})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer sb.Destroy(context.Background()) //nolint:errcheck // seen by the check of what is left
+	defer sb.Destroy(context.Background()) //nolint:errcheck,usetesting // seen by the check of what is left
 	Remember(sb.Info().NativeID)
-	again, err := k.Endpoint.Find(context.Background(), sb.Info().NativeID, false)
+	again, err := k.Endpoint.Find(t.Context(), sb.Info().NativeID, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -127,7 +127,7 @@ func markerIsPrivate(t *testing.T, k *Kit) {
 	sb := k.Create(t, k.Profile(sandboxcore.Policy{}), map[string]string{"SECRET": secret})
 	done := make(chan Outcome, 1)
 	go func() {
-		done <- Run(context.Background(), sb, sandboxcore.RunRequest{
+		done <- Run(t.Context(), sb, sandboxcore.RunRequest{
 			Kind: sandboxcore.RunScript, Text: []byte("echo $SECRET-$OWN; touch started; while [ ! -e go ]; do sleep 0.02; done; cat /proc/*/cmdline"),
 			Env: map[string]string{"OWN": "own-" + secret}, Timeout: 20 * time.Second,
 		})
@@ -174,10 +174,10 @@ func updates(t *testing.T, k *Kit) {
 	sb := k.Sandbox(t, sandboxcore.Policy{})
 	marks := sb.Info().Marks
 	marks.Name, marks.Args.Labels = "other", map[string]string{"a": "b"}
-	if err := sb.Update(context.Background(), k.Profile(sandboxcore.Policy{}), marks); err != nil {
+	if err := sb.Update(t.Context(), k.Profile(sandboxcore.Policy{}), marks); err != nil {
 		t.Fatal(err)
 	}
-	again, err := k.Endpoint.Find(context.Background(), sb.Info().NativeID, true)
+	again, err := k.Endpoint.Find(t.Context(), sb.Info().NativeID, true)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -189,15 +189,15 @@ func updates(t *testing.T, k *Kit) {
 
 func onlyIDs(t *testing.T, k *Kit) {
 	for _, id := range []string{"", ".", "..", "../x", "a/b", "/etc", "0123456789abcdef0123456", "0123456789ABCDEF01234567", "0123456789abcdef0123456\x00", ".new-0123456789abcdef01234567"} {
-		_, err := k.Endpoint.Find(context.Background(), id, true)
+		_, err := k.Endpoint.Find(t.Context(), id, true)
 		WantCode(t, err, sandboxcore.CodeValue)
 	}
-	_, err := k.Endpoint.Find(context.Background(), "0123456789abcdef01234567", true)
+	_, err := k.Endpoint.Find(t.Context(), "0123456789abcdef01234567", true)
 	WantCode(t, err, sandboxcore.CodeGone)
 }
 
 func notOurs(t *testing.T, k *Kit) {
-	ctx := context.Background()
+	ctx := t.Context()
 	sb := k.Sandbox(t, sandboxcore.Policy{})
 	marker := filepath.Join(k.Dir(sb), "marker.json")
 	whole, err := os.ReadFile(marker)
@@ -270,7 +270,7 @@ func notOurs(t *testing.T, k *Kit) {
 }
 
 func halfMade(t *testing.T, k *Kit) {
-	ctx := context.Background()
+	ctx := t.Context()
 	k.Sandbox(t, sandboxcore.Policy{})
 	store := filepath.Join(k.DataDir, string(k.Factory.Type))
 	var made []string
@@ -309,7 +309,7 @@ for i in range(3000):
 print("made")
 `)
 	o.Want(t, "made")
-	if err := sb.Destroy(context.Background()); err != nil {
+	if err := sb.Destroy(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	MustExist(t, k.Dir(sb), false)
@@ -325,7 +325,7 @@ func destroyLinks(t *testing.T, k *Kit) {
 	}
 	sb := k.Sandbox(t, sandboxcore.Policy{})
 	Shell(sb, "mkdir -p a/b c && ln -s "+outside+" a/b/link && ln -s "+outside+" c/l && ln -s "+outside+" top && chmod 0 a/b && echo ok").Want(t, "ok")
-	if err := sb.Destroy(context.Background()); err != nil {
+	if err := sb.Destroy(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	MustExist(t, filepath.Join(outside, "precious"), true)
@@ -355,7 +355,7 @@ func output(t *testing.T, k *Kit) {
 	w := writerFunc(func(p []byte) (int, error) { once.Do(func() { close(first) }); return len(p), nil })
 	done := make(chan error, 1)
 	go func() {
-		_, err := sb.Run(context.Background(), sandboxcore.RunRequest{
+		_, err := sb.Run(t.Context(), sandboxcore.RunRequest{
 			Kind: sandboxcore.RunScript, Text: []byte("echo first; while [ ! -e go ]; do sleep 0.02; done"), Timeout: time.Minute,
 		}, w, w)
 		done <- err
@@ -367,7 +367,7 @@ func output(t *testing.T, k *Kit) {
 	case <-time.After(20 * time.Second):
 		t.Fatal("no output while the run goes on")
 	}
-	if err := sb.WriteFile(context.Background(), "go", nil, 0o644); err != nil {
+	if err := sb.WriteFile(t.Context(), "go", nil, 0o644); err != nil {
 		t.Error(err)
 	}
 	if err := <-done; err != nil {
@@ -382,13 +382,13 @@ func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
 func largeInput(t *testing.T, k *Kit) {
 	sb := k.Sandbox(t, sandboxcore.Policy{})
 	Python(sb, "x = '"+strings.Repeat("a", 1<<20)+"'\nprint(len(x))").Want(t, "1048576")
-	Run(context.Background(), sb, sandboxcore.RunRequest{
+	Run(t.Context(), sb, sandboxcore.RunRequest{
 		Kind: sandboxcore.RunCode, Language: "bash", Text: []byte("# " + strings.Repeat("b", 1<<20) + "\necho $0 | grep -c . && [[ a == a ]] && echo bash"),
 	}).Want(t, "1\nbash")
-	Run(context.Background(), sb, sandboxcore.RunRequest{
+	Run(t.Context(), sb, sandboxcore.RunRequest{
 		Kind: sandboxcore.RunCommand, Argv: []string{"sha256sum"}, Stdin: bytes.Repeat([]byte("stdin"), 200000),
 	}).Want(t, fmt.Sprintf("%x  -", sha256.Sum256(bytes.Repeat([]byte("stdin"), 200000))))
-	Run(context.Background(), sb, sandboxcore.RunRequest{Kind: sandboxcore.RunCommand, Argv: []string{"cat"}}).Want(t, "")
+	Run(t.Context(), sb, sandboxcore.RunRequest{Kind: sandboxcore.RunCommand, Argv: []string{"cat"}}).Want(t, "")
 }
 
 func exitStatus(t *testing.T, k *Kit) {
@@ -404,7 +404,7 @@ func exitStatus(t *testing.T, k *Kit) {
 func environment(t *testing.T, k *Kit) {
 	t.Setenv("AGENTKERNEL_CANARY", "of the provider")
 	sb := k.Create(t, k.Profile(sandboxcore.Policy{}), map[string]string{"A": "sandbox", "B": "sandbox", "HTTP": "x=y\nz"})
-	o := Run(context.Background(), sb, sandboxcore.RunRequest{Kind: sandboxcore.RunCommand, Argv: []string{"env", "-0"}, Env: map[string]string{"B": "run", "C": "run"}})
+	o := Run(t.Context(), sb, sandboxcore.RunRequest{Kind: sandboxcore.RunCommand, Argv: []string{"env", "-0"}, Env: map[string]string{"B": "run", "C": "run"}})
 	got := map[string]string{}
 	for entry := range strings.SplitSeq(strings.TrimSuffix(o.Stdout, "\x00"), "\x00") {
 		k, v, _ := strings.Cut(entry, "=")
@@ -426,7 +426,7 @@ func environment(t *testing.T, k *Kit) {
 }
 
 func files(t *testing.T, k *Kit) {
-	ctx := context.Background()
+	ctx := t.Context()
 	sb := k.Sandbox(t, sandboxcore.Policy{})
 	content := bytes.Repeat([]byte{0, 0xff, '\n'}, 100000)
 	if err := sb.WriteFile(ctx, "a/b/c.bin", content, 0o640); err != nil {
@@ -469,7 +469,7 @@ func files(t *testing.T, k *Kit) {
 }
 
 func fileEscapes(t *testing.T, k *Kit) {
-	ctx := context.Background()
+	ctx := t.Context()
 	outside := filepath.Join(filepath.Dir(k.DataDir), "outside")
 	if err := os.MkdirAll(outside, 0o777); err != nil {
 		t.Fatal(err)
@@ -515,7 +515,7 @@ func fileEscapes(t *testing.T, k *Kit) {
 
 // symlinkRace has code swap a directory for a link to the outside while files are read and written through it.
 func symlinkRace(t *testing.T, sb sandboxcore.ManagedSandbox, outside string) {
-	ctx := context.Background()
+	ctx := t.Context()
 	Shell(sb, "mkdir -p swap other && echo inside > swap/file").Want(t, "")
 	done := make(chan Outcome, 1)
 	go func() {
@@ -549,7 +549,7 @@ func workingDirectory(t *testing.T, k *Kit) {
 	sb := k.Sandbox(t, sandboxcore.Policy{})
 	Shell(sb, "mkdir -p a/b; ln -s / root; ln -s a/b inside").Want(t, "")
 	in := func(dir string) Outcome {
-		return Run(context.Background(), sb, sandboxcore.RunRequest{Kind: sandboxcore.RunCommand, Argv: []string{"pwd", "-P"}, WorkingDirectory: dir})
+		return Run(t.Context(), sb, sandboxcore.RunRequest{Kind: sandboxcore.RunCommand, Argv: []string{"pwd", "-P"}, WorkingDirectory: dir})
 	}
 	home := strings.TrimSpace(in("").Stdout)
 	in("a/b").Want(t, home+"/a/b")
@@ -560,9 +560,9 @@ func workingDirectory(t *testing.T, k *Kit) {
 
 func missingProgram(t *testing.T, k *Kit) {
 	sb := k.Sandbox(t, sandboxcore.Policy{})
-	o := Run(context.Background(), sb, sandboxcore.RunRequest{Kind: sandboxcore.RunCommand, Argv: []string{"no-such-program"}})
+	o := Run(t.Context(), sb, sandboxcore.RunRequest{Kind: sandboxcore.RunCommand, Argv: []string{"no-such-program"}})
 	WantCode(t, o.Err, sandboxcore.CodeOperation)
-	o = Run(context.Background(), sb, sandboxcore.RunRequest{Kind: sandboxcore.RunCode, Language: "cobol", Text: []byte("x")})
+	o = Run(t.Context(), sb, sandboxcore.RunRequest{Kind: sandboxcore.RunCode, Language: "cobol", Text: []byte("x")})
 	WantCode(t, o.Err, sandboxcore.CodeLanguage)
 }
 
@@ -582,11 +582,17 @@ func parallel(t *testing.T, k *Kit) {
 func background(t *testing.T, k *Kit) {
 	sb := k.Sandbox(t, sandboxcore.Policy{})
 	n := Number()
-	started := time.Now()
-	o := Shell(sb, "sleep "+n+" & setsid sleep "+n+" & echo ok")
-	o.Want(t, "ok")
-	if d := time.Since(started); d > time.Second {
-		t.Errorf("it took %v", d)
+	// The best of a few: what else the machine does must not decide.
+	best := time.Hour
+	for range 5 {
+		started := time.Now()
+		Shell(sb, "sleep "+n+" & setsid sleep "+n+" & echo ok").Want(t, "ok")
+		if best = min(best, time.Since(started)); best < time.Second {
+			break
+		}
+	}
+	if best > time.Second {
+		t.Errorf("it took %v", best)
 	}
 	if pids := Processes(n); len(pids) > 0 {
 		t.Errorf("left: %v", pids)
@@ -596,7 +602,7 @@ func background(t *testing.T, k *Kit) {
 func cancellation(t *testing.T, k *Kit) {
 	sb := k.Sandbox(t, sandboxcore.Policy{})
 	n := Number()
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan Outcome, 1)
 	go func() {
 		done <- Run(ctx, sb, sandboxcore.RunRequest{Kind: sandboxcore.RunScript, Text: []byte("setsid sleep " + n + " & sleep " + n)})
@@ -621,7 +627,7 @@ func destroyEndsOwnRun(t *testing.T, k *Kit) {
 	done := make(chan Outcome, 1)
 	go func() { done <- Shell(sb, "setsid sleep "+n+" & sleep "+n) }()
 	Eventually(t, "the run started", func() bool { return len(Processes(n)) >= 2 })
-	if err := sb.Destroy(context.Background()); err != nil {
+	if err := sb.Destroy(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if pids := Processes(n); len(pids) > 0 {
@@ -652,7 +658,7 @@ func destroyEndsForeignRun(t *testing.T, k *Kit) {
 	n := Number()
 	other := k.provider(t, sb, "setsid sleep "+n+" & sleep "+n)
 	Eventually(t, "the run started", func() bool { return len(Processes(n)) >= 2 })
-	if err := sb.Destroy(context.Background()); err != nil {
+	if err := sb.Destroy(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if pids := Processes(n); len(pids) > 0 {
@@ -683,8 +689,8 @@ func falseFlags(t *testing.T, k *Kit) {
 	if caps.Pause || caps.KeepBackground || caps.PackageInstall || caps.AttachesExternal || caps.PrincipalUser || caps.MaxLifetime || caps.Stateful || len(caps.Assertable) > 0 {
 		t.Errorf("a flag is true without a test: %+v", caps)
 	}
-	WantCode(t, sb.Pause(context.Background()), sandboxcore.CodeOperation)
-	o := Run(context.Background(), sb, sandboxcore.RunRequest{Kind: sandboxcore.RunScript, Text: []byte("true"), KeepBackground: true})
+	WantCode(t, sb.Pause(t.Context()), sandboxcore.CodeOperation)
+	o := Run(t.Context(), sb, sandboxcore.RunRequest{Kind: sandboxcore.RunScript, Text: []byte("true"), KeepBackground: true})
 	WantCode(t, o.Err, sandboxcore.CodeOperation)
 	if _, ok := k.Endpoint.(sandboxcore.AttachingEndpoint); ok {
 		t.Error("it attaches to what it did not create")

@@ -1,7 +1,6 @@
 package workspacetest
 
 import (
-	"context"
 	"strings"
 	"testing"
 	"time"
@@ -114,13 +113,13 @@ open("neighbour-runs", "w").close()
 while not os.path.exists("neighbour-may-end"): time.sleep(0.05)
 print("untouched")`)
 			}()
-			exists := func(name string) bool { _, _, err := sb.ReadFile(context.Background(), name, 1); return err == nil }
+			exists := func(name string) bool { _, _, err := sb.ReadFile(t.Context(), name, 1); return err == nil }
 			Eventually(t, "the neighbour runs", func() bool { return exists("neighbour-runs") })
 
 			n := Number()
 			const timeout, grace = 1200 * time.Millisecond, 300 * time.Millisecond
 			started := time.Now()
-			o := Run(context.Background(), sb, sandboxcore.RunRequest{
+			o := Run(t.Context(), sb, sandboxcore.RunRequest{
 				Kind: sandboxcore.RunCode, Language: "python", Text: []byte(row.code), Env: map[string]string{"N": n}, Timeout: timeout, Grace: grace,
 			})
 			took := time.Since(started)
@@ -138,7 +137,7 @@ print("untouched")`)
 			if pids := Processes(n); len(pids) > 0 {
 				t.Errorf("left: %v", pids)
 			}
-			if err := sb.WriteFile(context.Background(), "neighbour-may-end", nil, 0o644); err != nil {
+			if err := sb.WriteFile(t.Context(), "neighbour-may-end", nil, 0o644); err != nil {
 				t.Error(err)
 			}
 			(<-neighbour).Want(t, "untouched")

@@ -1,4 +1,3 @@
-// Package workspacetest holds the tests that both backends of this machine pass, and what they need.
 package workspacetest
 
 import (
@@ -18,7 +17,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentkernel/terraform-provider-agentkernel/internal/backends/workspace"
 	"github.com/agentkernel/terraform-provider-agentkernel/internal/sandboxcore"
 )
 
@@ -43,7 +41,7 @@ func New(t testing.TB, factory sandboxcore.Factory) *Kit {
 	}
 	k := Open(t, factory, filepath.Join(dir, "data"))
 	t.Cleanup(func() {
-		left, err := k.Endpoint.List(context.Background())
+		left, err := k.Endpoint.List(context.Background()) //nolint:usetesting // the test's own context has ended
 		if err != nil || len(left) > 0 {
 			t.Errorf("sandboxes left behind: %v %v", left, err)
 		}
@@ -61,7 +59,7 @@ func Open(t testing.TB, factory sandboxcore.Factory, dataDir string) *Kit {
 	if err != nil {
 		t.Fatal(err)
 	}
-	endpoint, err := backend.Connect(context.Background())
+	endpoint, err := backend.Connect(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,7 +93,7 @@ func (k *Kit) Create(t testing.TB, p *sandboxcore.Profile, env map[string]string
 	req := Request(t, p)
 	req.Env = env
 	created := 0
-	sb, err := k.Endpoint.Create(context.Background(), req, func(info sandboxcore.SandboxInfo) {
+	sb, err := k.Endpoint.Create(t.Context(), req, func(info sandboxcore.SandboxInfo) {
 		created++
 		Remember(info.NativeID)
 	})
@@ -106,7 +104,7 @@ func (k *Kit) Create(t testing.TB, p *sandboxcore.Profile, env map[string]string
 		t.Errorf("onCreated was called %d times", created)
 	}
 	t.Cleanup(func() {
-		if err := sb.Destroy(context.Background()); err != nil {
+		if err := sb.Destroy(context.Background()); err != nil { //nolint:usetesting // the test's own context has ended
 			t.Errorf("destroy: %v", err)
 		}
 	})
@@ -257,9 +255,6 @@ func leftovers() []string {
 	})
 	return left
 }
-
-// Store gives a second look at the data directory, past the backend.
-func (k *Kit) Store() *workspace.Store { return workspace.New(k.Factory.Type, k.DataDir, false) }
 
 // Dir is the directory of a sandbox.
 func (k *Kit) Dir(sb sandboxcore.ManagedSandbox) string {
