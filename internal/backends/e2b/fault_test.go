@@ -1,0 +1,391 @@
+//go:build linux
+
+package e2b
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/agentkernel/terraform-provider-agentkernel/internal/e2bpeer"
+	"github.com/agentkernel/terraform-provider-agentkernel/internal/sandboxcore"
+)
+
+// fault is one way in which a server, or what stands before it, answers wrongly.
+type fault struct {
+	name string
+	// after: the server has done its work, and only the answer is wrong.
+	after bool
+	serve func(w http.ResponseWriter, r *http.Request)
+}
+
+func status(code int, header, body string) fault {
+	return fault{name: fmt.Sprintf("%d", code), serve: func(w http.ResponseWriter, _ *http.Request) {
+		if header != "" {
+			k, v, _ := strings.Cut(header, ": ")
+			w.Header().Set(k, v)
+		}
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(code)
+		_, _ = io.WriteString(w, body)
+	}}
+}
+
+func faults() []fault {
+	var out []fault
+	for _, code := range []int{400, 401, 403, 404, 409, 429, 500, 502, 503, 504} {
+		f := status(code, "", fmt.Sprintf(`{"code":%d,"message":"the server's own words"}`, code))
+		out = append(out, f)
+		if code >= 500 { // a server that refuses a request has not carried it out
+			f.name, f.after = f.name+" after the work", true
+			out = append(out, f)
+		}
+		html := status(code, "Content-Type: text/html", "<!DOCTYPE html><h1>sign in</h1>")
+		html.name += " HTML"
+		out = append(out, html)
+		empty := status(code, "", "")
+		empty.name += " empty"
+		out = append(out, empty)
+	}
+	redirect := status(307, "Location: http://127.0.0.1:1/elsewhere", "")
+	redirect.name = "redirect"
+	limited := status(429, "Retry-After: 1", `{"code":429,"message":"rate limit exceeded"}`)
+	limited.name = "429 for ever"
+	return append(out, redirect, limited,
+		fault{name: "200 HTML", after: true, serve: func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "<html>welcome</html>") }},
+		fault{name: "200 empty", after: true, serve: func(http.ResponseWriter, *http.Request) {}},
+		fault{name: "200 of another shape", after: true, serve: func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, `{"hello":["world"]}`) }},
+		fault{name: "200 truncated", after: true, serve: func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Length", "1000")
+			_, _ = io.WriteString(w, `{"sandboxID":"iab`)
+		}},
+		fault{name: "100 MB", after: true, serve: func(w http.ResponseWriter, _ *http.Request) { flood(w, http.StatusOK) }},
+		fault{name: "100 MB of an error", serve: func(w http.ResponseWriter, _ *http.Request) { flood(w, http.StatusInternalServerError) }},
+		fault{name: "hang", serve: func(_ http.ResponseWriter, r *http.Request) {
+			// Go notices that the client is gone only after the body was read.
+			_, _ = io.Copy(io.Discard, r.Body)
+			<-r.Context().Done()
+		}},
+		fault{name: "hang after the work", after: true, serve: func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }},
+		fault{name: "cut", serve: func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }},
+		fault{name: "cut after the work", after: true, serve: func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }},
+	)
+}
+
+func flood(w http.ResponseWriter, status int) {
+	w.WriteHeader(status)
+	block := bytes.Repeat([]byte("x"), 1<<20)
+	_, _ = io.WriteString(w, `"`)
+	for range 100 {
+		if _, err := w.Write(block); err != nil {
+			return
+		}
+	}
+}
+
+// strike makes the n-th request of a plane fail, or every one from the n-th on.
+func strike(peer *e2bpeer.Peer, plane string, n int64, all bool, f fault) *atomic.Int64 {
+	var count atomic.Int64
+	peer.Intercept(func(on string, w http.ResponseWriter, r *http.Request, next http.Handler) {
+		hit := false
+		if on == plane {
+			c := count.Add(1)
+			hit = c == n || (all && c > n)
+		}
+		if !hit {
+			next.ServeHTTP(w, r)
+			return
+		}
+		if f.after {
+			body, _ := io.ReadAll(r.Body)
+			again := r.Clone(r.Context())
+			again.Body = io.NopCloser(bytes.NewReader(body))
+			next.ServeHTTP(httptest.NewRecorder(), again)
+		}
+		f.serve(w, r)
+	})
+	return &count
+}
+
+func quick(b *backend) {
+	b.times.call, b.times.upload, b.times.start, b.times.kill = 250*time.Millisecond, 400*time.Millisecond, 2*time.Second, 3*time.Second
+	b.times.backoff, b.times.poll, b.times.lost, b.times.gone, b.times.rateLimit = time.Millisecond, time.Millisecond, 20*time.Millisecond, 100*time.Millisecond, time.Second
+	real := b.times.wait
+	b.times.wait = func(ctx context.Context, d time.Duration) error { return real(ctx, min(d, 5*time.Millisecond)) }
+}
+
+// TestFaultsOfTheAPI: every operation, with each of its calls failing in each way, once and for good. One error with a code
+// and something to do, no secret in it, and afterwards no sandbox that nobody knows of.
+func TestFaultsOfTheAPI(t *testing.T) {
+	denied := func(p *sandboxcore.Profile) { p.Policy.NetworkEgress = sandboxcore.NetworkDeny }
+	type world struct {
+		peer *e2bpeer.Peer
+		e    *endpoint
+		s    *sandbox
+		told string
+	}
+	operations := []struct {
+		name  string
+		calls int64
+		fresh bool // starts without a sandbox
+		do    func(ctx context.Context, w *world) error
+	}{
+		{"create", 2, true, func(ctx context.Context, w *world) error {
+			m, err := w.e.Create(ctx, request(t, profile(denied)), func(i sandboxcore.SandboxInfo) { w.told = i.NativeID })
+			if err == nil && m.Info().NativeID != w.told {
+				return errors.New("not told")
+			}
+			return err
+		}},
+		{"find", 1, false, func(ctx context.Context, w *world) error {
+			_, err := w.e.Find(ctx, w.s.info.NativeID, true)
+			return err
+		}},
+		{"list", 1, false, func(ctx context.Context, w *world) error {
+			list, err := w.e.List(ctx)
+			if err == nil && len(list) != 1 {
+				return fmt.Errorf("listed %d", len(list))
+			}
+			return err
+		}},
+		{"refresh", 2, false, func(ctx context.Context, w *world) error {
+			w.e.listing.drop()
+			_, err := w.e.Find(ctx, w.s.info.NativeID, false)
+			return err
+		}},
+		{"pause", 2, false, func(ctx context.Context, w *world) error { return w.s.Pause(ctx) }},
+		{"resume", 1, false, func(ctx context.Context, w *world) error { return w.s.Resume(ctx) }},
+		{"update", 3, false, func(ctx context.Context, w *world) error {
+			return w.s.Update(ctx, profile(func(p *sandboxcore.Profile) {
+				p.Policy.NetworkEgress, p.Policy.NetworkAllow = sandboxcore.NetworkAllowlist, []string{"192.0.2.0/24"}
+			}), w.s.info.Marks)
+		}},
+		{"offers", 1, false, func(ctx context.Context, w *world) error {
+			_, err := w.e.Offers(ctx)
+			return err
+		}},
+		{"destroy", 2, false, func(ctx context.Context, w *world) error { return w.s.Destroy(ctx) }},
+	}
+	peer := newPeer(t, e2bpeer.Options{Plain: true})
+	for _, op := range operations {
+		t.Run(op.name, func(t *testing.T) {
+			for _, f := range faults() {
+				for n := int64(1); n <= op.calls; n++ {
+					for _, all := range []bool{false, true} {
+						name := fmt.Sprintf("%s, call %d, from then on %v", f.name, n, all)
+						peer.Intercept(nil)
+						w := &world{peer: peer, e: dial(t, provider(peer), quick)}
+						if !op.fresh {
+							w.s = create(t, w.e, profile(denied))
+						}
+						strike(peer, "api", n, all, f)
+						ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+						began := time.Now()
+						err := op.do(ctx, w)
+						cancel()
+						if took := time.Since(began); took > 15*time.Second {
+							t.Errorf("%s: took %s", name, took)
+						}
+						peer.Intercept(nil)
+						checkFault(t, name, peer, err)
+						judge := w.told != "" || op.fresh
+						left := peer.States()
+						if err != nil && judge {
+							// Known to the caller: may be there, and can be destroyed. Unknown: must not be there, unless the
+							// server was away for good and the error says what to look for.
+							if w.told == "" && len(left) > 0 && !strings.Contains(err.Error(), sandboxcore.MarkRequest) {
+								t.Errorf("%s: an orphan, and %v", name, err)
+							}
+						}
+						if sandboxcore.IsCode(err, sandboxcore.CodeGone) && !strings.HasPrefix(f.name, "404") {
+							t.Errorf("%s: taken for gone: %v", name, err)
+						}
+						if (strings.Contains(f.name, "HTML") || strings.Contains(f.name, "empty")) && sandboxcore.IsCode(err, sandboxcore.CodeGone) {
+							t.Errorf("%s: somebody else's 404 was taken for gone: %v", name, err)
+						}
+						if op.name == "destroy" && err == nil && len(left) > 0 && !strings.HasPrefix(f.name, "404") {
+							t.Errorf("%s: destroyed, and still there", name)
+						}
+						for id := range left {
+							peer.Kill(id)
+						}
+					}
+				}
+			}
+		})
+	}
+}
+
+func checkFault(t *testing.T, name string, peer *e2bpeer.Peer, err error) {
+	t.Helper()
+	if err == nil {
+		return
+	}
+	for _, e := range sandboxcore.AllErrors(err, "") {
+		if e.Code == "" || e.Attempted == "" || e.Next == "" {
+			t.Errorf("%s: an error that helps nobody: %#v", name, e)
+		}
+	}
+	text := err.Error()
+	if strings.Contains(text, peer.Key()) || strings.ContainsAny(text, "\x00\x1b") || len(text) > 4000 {
+		t.Errorf("%s: unfit to be shown: %.500q", name, text)
+	}
+}
+
+// TestTLS: another name, an unknown authority, and the right one.
+func TestTLS(t *testing.T) {
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("X-API-Key") != "" {
+			w.Header().Set("Saw-Key", "yes")
+		}
+		_, _ = io.WriteString(w, "[]")
+	}))
+	server.StartTLS()
+	defer server.Close()
+	var authority bytes.Buffer
+	_ = encodeCertificate(&authority, server.TLS.Certificates[0])
+	_, port, _ := strings.Cut(strings.TrimPrefix(server.URL, "https://"), ":")
+	for name, c := range map[string]struct {
+		url, ca, says string
+	}{
+		"right":             {server.URL, authority.String(), ""},
+		"unknown authority": {server.URL, "", "signed by nobody"},
+		"another name":      {"https://localhost:" + port, authority.String(), "belongs to another name"},
+		"no TLS there":      {"https://" + strings.TrimPrefix(newPeer(t, e2bpeer.Options{Plain: true}).APIURL(), "http://"), authority.String(), "does not speak TLS"},
+	} {
+		s := sandboxcore.Settings{keyAPIKey: "e2b_secret1", keyAPIURL: c.url, keySandboxURL: "http://127.0.0.1:1"}
+		if c.ca != "" {
+			s[keyCACertificate] = c.ca
+		}
+		_, err := dial(t, s, quick).List(t.Context())
+		if c.says == "" {
+			if err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+			continue
+		}
+		wantError(t, err, sandboxcore.CodeUnreachable)
+		if !strings.Contains(err.Error(), c.says) || strings.Contains(err.Error(), "e2b_secret1") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestRunFaults: with each call to the sandbox failing in each way, user code runs once at most, what is not known is
+// called unknown, and nothing of it is left.
+func TestRunFaults(t *testing.T) {
+	peer := newPeer(t, e2bpeer.Options{})
+	healthy := dial(t, provider(peer))
+	s := create(t, healthy, profile())
+	read := func(name string) string {
+		peer.Intercept(nil)
+		text, _, err := s.ReadFile(t.Context(), name, 1<<20)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	for _, f := range faults() {
+		for n := int64(1); n <= 3; n++ { // upload, start, kill
+			name := fmt.Sprintf("%s, call %d", f.name, n)
+			if f.after && n == 2 && !strings.HasPrefix(f.name, "200") && f.name != "cut after the work" {
+				continue // one of each kind is enough where a process is really started
+			}
+			file := "ran-" + newRunID()
+			e := dial(t, provider(peer), quick)
+			m, err := e.Find(t.Context(), s.info.NativeID, true)
+			if err != nil {
+				t.Fatal(err)
+			}
+			strike(peer, "sandbox", n, false, f)
+			var out bytes.Buffer
+			res, err := m.Run(t.Context(), sandboxcore.RunRequest{
+				Kind: sandboxcore.RunScript, Text: []byte("echo x >>" + file + "; echo done"), Timeout: 5 * time.Second, Grace: 100 * time.Millisecond,
+			}, &out, io.Discard)
+			checkFault(t, name, peer, err)
+			ran := read(file)
+			switch {
+			case len(ran) > 2:
+				t.Errorf("%s: it ran %d times", name, len(ran)/2)
+			case err == nil && (ran != "x\n" || out.String() != "done\n" || res.ExitCode != 0):
+				t.Errorf("%s: a success without a run: %q, %q", name, ran, out.String())
+			case err != nil && ran != "" && sandboxcore.IsCode(err, sandboxcore.CodeProvision):
+				t.Errorf("%s: it ran, and the error says that it did not: %v", name, err)
+			}
+			if err != nil && strings.Contains(err.Error(), s.session.token) {
+				t.Errorf("%s: the token is in the error", name)
+			}
+		}
+	}
+}
+
+// TestStreamCut: the connection breaks after each frame of a run. Only the end event is an end.
+func TestStreamCut(t *testing.T) {
+	peer := newPeer(t, e2bpeer.Options{})
+	e := dial(t, provider(peer), quick, func(b *backend) { b.times.call = 5 * time.Second; b.times.upload = 5 * time.Second })
+	s := create(t, e, profile())
+	for frames := range 7 {
+		var hit atomic.Bool
+		peer.Intercept(func(plane string, w http.ResponseWriter, r *http.Request, next http.Handler) {
+			if strings.HasSuffix(r.URL.Path, "/Start") && hit.CompareAndSwap(false, true) {
+				next.ServeHTTP(&cutter{ResponseWriter: w, left: frames}, r)
+				return
+			}
+			next.ServeHTTP(w, r)
+		})
+		file := "cut-" + newRunID()
+		var out bytes.Buffer
+		res, err := s.Run(t.Context(), sandboxcore.RunRequest{
+			Kind: sandboxcore.RunScript, Text: []byte("echo x >>" + file + "; for i in 1 2 3; do echo $i; sleep 0.15; done; exit 4"), Timeout: 20 * time.Second, Grace: 100 * time.Millisecond,
+		}, &out, io.Discard)
+		peer.Intercept(nil)
+		text, _, rerr := s.ReadFile(t.Context(), file, 100)
+		if rerr == nil && string(text) != "x\n" {
+			t.Errorf("cut after %d frames: ran as %q", frames, text)
+		}
+		if err == nil {
+			if res.ExitCode != 4 || out.String() != "1\n2\n3\n" {
+				t.Errorf("cut after %d frames: exit %d, %q", frames, res.ExitCode, out.String())
+			}
+			if frames < 5 {
+				t.Errorf("cut after %d frames, and yet an end", frames)
+			}
+			continue
+		}
+		wantError(t, err, sandboxcore.CodeUnknownOutcome)
+	}
+}
+
+// cutter ends a connection after a number of messages.
+type cutter struct {
+	http.ResponseWriter
+	left int
+}
+
+func (c *cutter) Unwrap() http.ResponseWriter { return c.ResponseWriter }
+
+func (c *cutter) Flush() { _ = http.NewResponseController(c.ResponseWriter).Flush() }
+
+func (c *cutter) Write(p []byte) (int, error) {
+	if c.left == 0 {
+		c.Flush()
+		panic(http.ErrAbortHandler)
+	}
+	c.left--
+	return c.ResponseWriter.Write(p)
+}
+
+func encodeCertificate(w io.Writer, c tls.Certificate) error {
+	return pem.Encode(w, &pem.Block{Type: "CERTIFICATE", Bytes: c.Certificate[0]})
+}
