@@ -107,7 +107,7 @@ func (e *endpoint) createContainer(ctx context.Context, req sandboxcore.CreateRe
 		}
 		out := e.createFailure(call, err, req)
 		cancel()
-		e.removeLost(ctx, err, req.Marks.Request)
+		e.removeLost(ctx, err, kindSandbox, req.Marks.Request)
 		// Somebody removed the image after we looked.
 		if isNotFound(err) && strings.Contains(strings.ToLower(err.Error()), "image") && attempt == 0 && o.pullPolicy != pullNever {
 			e.images.drop()
@@ -147,11 +147,11 @@ func blame(err error, req sandboxcore.CreateRequest) {
 
 // removeLost removes what an unsuccessful create may have left: volumes that the engine made first, and the container
 // itself when the answer never came. An engine goes on with a create whose caller is gone, so it is looked for a while.
-func (e *endpoint) removeLost(ctx context.Context, cause error, request string) {
+func (e *endpoint) removeLost(ctx context.Context, cause error, kind, request string) {
 	answered := isNotFound(cause) || isConflict(cause) || e.target.unreachable(ctx, cause, "") == nil
 	_ = sandboxcore.WithCleanup(ctx, func(ctx context.Context) error {
 		until := time.Now().Add(e.timings.lost)
-		filter := labelFilter(sandboxcore.MarkManaged+"=true", sandboxcore.MarkRequest+"="+request)
+		filter := labelFilter(sandboxcore.MarkManaged+"=true", sandboxcore.MarkKind+"="+kind, sandboxcore.MarkRequest+"="+request)
 		for {
 			found, err := e.cli.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: filter})
 			if err != nil {
@@ -169,6 +169,9 @@ func (e *endpoint) removeLost(ctx context.Context, cause error, request string) 
 			if answered || len(found.Items) > 0 || !time.Now().Before(until) || !pause(ctx, 250*time.Millisecond) {
 				break
 			}
+		}
+		if kind != kindSandbox {
+			return nil // the volumes are those of the sandbox that it was made for
 		}
 		e.listing.drop()
 		return e.removeVolumes(ctx, request)

@@ -89,7 +89,7 @@ func (e *endpoint) temporary(ctx context.Context, imageID, request string, mount
 	})
 	if err != nil {
 		out := e.failure(call, err, sandboxcore.CodeProvision, attempted, imageID, "Check the engine's log.")
-		e.removeLost(ctx, err, request)
+		e.removeLost(ctx, err, kindHelper, request)
 		return out
 	}
 	defer func() {
