@@ -302,3 +302,23 @@ func TestCLIUpgrade(t *testing.T) {
 	c.must("plan", "-detailed-exitcode", "-no-color")
 	c.destroy()
 }
+
+// TestCLIImportWithGeneratedConfiguration: what Terraform writes for an imported sandbox plans empty.
+func TestCLIImportWithGeneratedConfiguration(t *testing.T) {
+	c := newCLI(t, testenv.Local)
+	c.config(place{typeName: "local_subprocess", block: "{}"}.job(`
+  env       = { A = "1" }
+  labels    = {}
+  principal = { subject = "bot", groups = ["a"] }
+  timeouts  = { create = "5m" }`, `script = "true"`) + "output \"id\" { value = agentkernel_sandbox.s.id }\n")
+	c.must("apply", "-auto-approve", "-no-color")
+	other := newCLI(t, testenv.Local)
+	other.env = append(other.env, "XDG_STATE_HOME="+c.state)
+	other.config(fmt.Sprintf("import {\n  to = agentkernel_sandbox.s\n  id = %q\n}\n", c.must("output", "-raw", "id")))
+	other.must("plan", "-generate-config-out=generated.tf", "-no-color")
+	if out := other.must("apply", "-auto-approve", "-no-color"); !strings.Contains(out, "1 imported, 0 added, 0 changed, 0 destroyed") {
+		t.Errorf("the import changes something:\n%s\n%s", other.read("generated.tf"), out)
+	}
+	other.must("plan", "-detailed-exitcode", "-no-color")
+	c.destroy()
+}
