@@ -268,7 +268,7 @@ func TestTLS(t *testing.T) {
 		if c.ca != "" {
 			s[keyCACertificate] = c.ca
 		}
-		_, err := dial(t, s, quick).List(t.Context())
+		_, err := dial(t, s).List(t.Context())
 		if c.says == "" {
 			if err != nil {
 				t.Errorf("%s: %v", name, err)
