@@ -17,6 +17,8 @@ const (
 	defaultPIDsLimit = 256
 	// minMemoryMB is what bwrap, the helper and a small program need to start at all.
 	minMemoryMB = 16
+	// minCPU is the smallest quota of the kernel, 1 ms in each period of 100 ms.
+	minCPU = 0.01
 )
 
 // Factory describes the backend to the registry.
@@ -86,12 +88,17 @@ func (*backend) Validate(p *sandboxcore.Profile) []*sandboxcore.Error {
 			refused = append(refused, err)
 		}
 	}
-	if m := p.Policy.MemoryMB; m != nil && *m < minMemoryMB {
+	tooLittle := func(dimension, said, next string) {
 		refused = append(refused, &sandboxcore.Error{
 			Code: sandboxcore.CodeValue, Attempted: "the profile was refused", Object: fmt.Sprintf("profile %q, backend bubblewrap", p.Name),
-			Said: fmt.Sprintf("memory_mb = %d is less than a sandbox needs to start.", *m),
-			Next: fmt.Sprintf("Use %d or more.", minMemoryMB), Attribute: []string{"policy", sandboxcore.DimensionMemory},
+			Said: said, Next: next, Attribute: []string{"policy", dimension},
 		})
+	}
+	if m := p.Policy.MemoryMB; m != nil && *m < minMemoryMB {
+		tooLittle(sandboxcore.DimensionMemory, fmt.Sprintf("memory_mb = %d is less than a sandbox needs to start.", *m), fmt.Sprintf("Use %d or more.", minMemoryMB))
+	}
+	if c := p.Policy.CPU; c != nil && *c < minCPU {
+		tooLittle(sandboxcore.DimensionCPU, fmt.Sprintf("cpu = %s is less than the kernel can hold a sandbox to.", sandboxcore.FormatNumber(*c)), fmt.Sprintf("Use %v or more.", minCPU))
 	}
 	return refused
 }

@@ -248,7 +248,7 @@ func (g group) settings(controller string, version int) []groupSetting {
 	case controller == ctlPIDs:
 		return []groupSetting{{file: "pids.max", value: strconv.FormatInt(g.lim.PIDs, 10)}}
 	case controller == ctlCPU && g.lim.CPU != nil:
-		quota := max(1000, int64(*g.lim.CPU*cpuPeriod)) // the kernel takes no less
+		quota := max(minCPU*cpuPeriod, int64(*g.lim.CPU*cpuPeriod))
 		if version == 2 {
 			return []groupSetting{{file: "cpu.max", value: fmt.Sprintf("%d %d", quota, cpuPeriod)}}
 		}

@@ -382,8 +382,12 @@ func TestOffers(t *testing.T) {
 		t.Errorf("python is %q, which the view does not have", file)
 	}
 	small := int64(minMemoryMB - 1)
-	_, err = sandboxcore.NewRegistry(k.Factory).Decide(k.Profile(sandboxcore.Policy{MemoryMB: &small}), nil, nil)
+	tiny := minCPU / 2
+	_, err = sandboxcore.NewRegistry(k.Factory).Decide(k.Profile(sandboxcore.Policy{MemoryMB: &small, CPU: &tiny}), nil, nil)
 	workspacetest.WantCode(t, err, sandboxcore.CodeValue)
+	if all := sandboxcore.AllErrors(err, ""); len(all) != 2 {
+		t.Errorf("%d refusals: %v", len(all), err)
+	}
 }
 
 // TestNoGroupIsLeft shows that a control group lives as long as its runs.
