@@ -1,10 +1,12 @@
 package docker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -169,6 +171,9 @@ func (e *endpoint) List(ctx context.Context) ([]sandboxcore.SandboxInfo, error) 
 		}
 		out = append(out, s.info)
 	}
+	slices.SortFunc(out, func(a, b sandboxcore.SandboxInfo) int {
+		return cmp.Or(a.CreatedAt.Compare(b.CreatedAt), cmp.Compare(a.NativeID, b.NativeID))
+	})
 	return out, nil
 }
 
