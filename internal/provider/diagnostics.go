@@ -51,19 +51,20 @@ func (r reporter) error(ctx context.Context, err error, fallback sandboxcore.Cod
 	}
 }
 
-// locate finds the attribute to blame: the longest part of the error's attribute that the schema has, else the fallback.
+// locate finds the attribute to blame: the one of the construct that the error's path begins with, else the fallback. Only
+// the first step is given to Terraform, which shows the line of a root attribute but, for a path into a nested one, just
+// the head of the block; the whole path stands in the text.
 func (r reporter) locate(ctx context.Context, e *sandboxcore.Error) (path.Path, bool) {
-	at := e.Attribute
 	if r.schema == nil {
 		return path.Empty(), false
 	}
-	for n := len(at); n > 0; n-- {
-		p := attributePath(at[:n])
-		if _, diags := r.schema.TypeAtPath(ctx, p); !diags.HasError() {
-			return p, true
+	if len(e.Attribute) > 0 {
+		root := path.Root(e.Attribute[0])
+		if _, diags := r.schema.TypeAtPath(ctx, root); !diags.HasError() {
+			return root, true
 		}
 	}
-	if r.fallback != "" && (len(at) > 0 || e.Code == sandboxcore.CodeSpec) {
+	if r.fallback != "" && (len(e.Attribute) > 0 || e.Code == sandboxcore.CodeSpec) {
 		return path.Root(r.fallback), true
 	}
 	return path.Empty(), false

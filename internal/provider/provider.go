@@ -60,7 +60,7 @@ func (p *agentKernelProvider) Schema(_ context.Context, _ provider.SchemaRequest
 	shared := map[string]resourceschema.Attribute{"principal": principalAttribute(false)}
 	for _, f := range p.registry.Factories() {
 		if f.ProviderSettings != nil {
-			shared[string(f.Type)] = settingsAttribute(fmt.Sprintf("How the backend `%s` is reached and set up. %s", f.Type, f.Describe), f.ProviderSettings)
+			shared[f.ProviderAttribute()] = settingsAttribute(fmt.Sprintf("How the backend `%s` is reached and set up. %s", f.Type, f.Describe), f.ProviderSettings)
 		}
 	}
 	attributes := providerAttributes(shared)
@@ -97,11 +97,11 @@ func (p *agentKernelProvider) Configure(ctx context.Context, req provider.Config
 			continue
 		}
 		var obj types.Object
-		resp.Diagnostics.Append(req.Config.GetAttribute(ctx, path.Root(string(f.Type)), &obj)...)
+		resp.Diagnostics.Append(req.Config.GetAttribute(ctx, path.Root(f.ProviderAttribute()), &obj)...)
 		unknown := unknownPaths{}
-		settings, present, err := settingsFromObject(obj, unknown, string(f.Type))
+		settings, present, err := settingsFromObject(obj, unknown, f.ProviderAttribute())
 		if err != nil {
-			resp.Diagnostics.AddAttributeError(path.Root(string(f.Type)), "Unreadable Setting", err.Error())
+			resp.Diagnostics.AddAttributeError(path.Root(f.ProviderAttribute()), "Unreadable Setting", err.Error())
 		}
 		// One value that is not known yet makes the whole backend wait: half of its settings could mean another place.
 		if len(unknown) > 0 {
@@ -164,6 +164,7 @@ func (p *agentKernelProvider) DataSources(context.Context) []func() datasource.D
 		func() datasource.DataSource { return newProfileDataSource(p.registry) },
 		func() datasource.DataSource { return newCapabilitiesDataSource(p.registry) },
 		func() datasource.DataSource { return newBackendsDataSource(p.registry) },
+		func() datasource.DataSource { return newAttachedEnvironmentDataSource() },
 	}
 }
 

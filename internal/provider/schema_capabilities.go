@@ -54,6 +54,7 @@ var capabilities = []capability{
 	{"max_lifetime", "The backend itself ends a sandbox after `max_lifetime`.", func(c sandboxcore.Capabilities) attr.Value { return types.BoolValue(c.MaxLifetime) }},
 	{"keep_background", "`background = \"keep\"` is possible.", func(c sandboxcore.Capabilities) attr.Value { return types.BoolValue(c.KeepBackground) }},
 	{"kills_tree", "A timeout ends every process of a run, whatever it did to hide.", func(c sandboxcore.Capabilities) attr.Value { return types.BoolValue(c.KillsTree) }},
+	{"records_input", "The backend keeps what a run is given (code, environment, standard input) where others can read it, so that secrets are refused unless the profile allows them.", func(c sandboxcore.Capabilities) attr.Value { return types.BoolValue(c.RecordsInput) }},
 	{"assertable", "Settings by which an operator vouches for something that the provider cannot see.", func(c sandboxcore.Capabilities) attr.Value { return stringsValue(c.Assertable) }},
 }
 

@@ -11,7 +11,6 @@ import (
 	"github.com/hashicorp/terraform-plugin-framework-validators/mapvalidator"
 	"github.com/hashicorp/terraform-plugin-framework-validators/stringvalidator"
 	"github.com/hashicorp/terraform-plugin-framework/attr"
-	"github.com/hashicorp/terraform-plugin-framework/path"
 	"github.com/hashicorp/terraform-plugin-framework/resource/schema"
 	"github.com/hashicorp/terraform-plugin-framework/schema/validator"
 	"github.com/hashicorp/terraform-plugin-framework/types"
@@ -194,17 +193,4 @@ func (wholeNumber) ValidateFloat64(_ context.Context, req validator.Float64Reque
 	if v := req.ConfigValue; !v.IsNull() && !v.IsUnknown() && v.ValueFloat64() != math.Trunc(v.ValueFloat64()) {
 		resp.Diagnostics.Append(fractionError(req.Path, v.ValueFloat64()))
 	}
-}
-
-// attributePath turns the path of an error into one of the framework.
-func attributePath(at []string) path.Path {
-	p := path.Empty()
-	for i, step := range at {
-		if i == 0 {
-			p = path.Root(step)
-			continue
-		}
-		p = p.AtName(step)
-	}
-	return p
 }
