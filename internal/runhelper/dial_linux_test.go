@@ -153,3 +153,23 @@ func TestRunTakesTheEnvironmentOfAFile(t *testing.T) {
 		t.Error("a run without the file of its environment started")
 	}
 }
+
+// A pod that ends because it is told to must not look like one that succeeded.
+func TestPodEndsWithAStatus(t *testing.T) {
+	t.Parallel()
+	cmd := exec.CommandContext(t.Context(), helperPath(t), "pod")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "it takes the signal", func() bool {
+		status, err := os.ReadFile("/proc/" + strconv.Itoa(cmd.Process.Pid) + "/status")
+		return err == nil && strings.Contains(string(status), "SigBlk:\t0000000000014002")
+	})
+	if err := cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	cmd.Wait()
+	if got := cmd.ProcessState.ExitCode(); got != 143 {
+		t.Errorf("ended with %d", got)
+	}
+}

@@ -10,6 +10,8 @@
 //   - akrun init [--lifetime=SECONDS]: PID 1 of a container. Keeps it alive, reaps, and kills every child that
 //     it gets, which can only be an orphan whose supervisor died. Ends with SIGTERM or SIGINT, or when the
 //     lifetime is over.
+//   - akrun pod: the same as init, but ends with 143 when it is told to. The node of a cluster tells why it ended
+//     a pod (evicted, expired) only when the pod's first process did not end with 0.
 //   - akrun run: supervises one run, or does one file operation. Also as PID 1 of a pid namespace.
 //   - akrun guard: the same with a second process that only watches the first. For hosts where the run has no
 //     pid namespace of its own: code that kills its supervisor does not get away.

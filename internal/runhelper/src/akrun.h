@@ -118,6 +118,7 @@ struct child_report {
 int run_main(char **env);
 int init_main(int argc, char **argv);
 int guard_main(char **env);
+int pod_main(int argc, char **argv);
 int dial_main(int argc, char **argv);
 int listen_main(int argc, char **argv);
 int run_file_main(const char *file, char **env);

@@ -31,6 +31,8 @@ void akrun_main(long *stack)
 		code = guard_main(env);
 	else if (argc == 3 && str_eq(argv[1], "run"))
 		code = run_file_main(argv[2], env);
+	else if (argc >= 2 && str_eq(argv[1], "pod"))
+		code = pod_main(argc, argv);
 	else if (argc >= 2 && str_eq(argv[1], "dial"))
 		code = dial_main(argc, argv);
 	else if (argc >= 2 && str_eq(argv[1], "listen"))
