@@ -20,7 +20,7 @@ func tree(t *testing.T, groups map[string]string) string {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			t.Fatal(err)
 		}
-		controllers, handsOn, procs := "memory cpu pids", handsOn, ""
+		controllers, procs := "memory cpu pids", ""
 		if rest, ok := strings.CutPrefix(handsOn, "busy "); ok {
 			handsOn, procs = rest, "1\n"
 		}
