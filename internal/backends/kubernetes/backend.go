@@ -40,12 +40,13 @@ type timings struct {
 	poll      time.Duration // between two looks at something that changes
 	listCache time.Duration // how long one listing serves a refresh
 	gone      time.Duration // how long a removal may take beyond the pod's own grace
+	words     time.Duration // how long the reason of an end may take to be told
 	lost      time.Duration // how long an object whose creation was not answered is looked for
 }
 
 func defaultTimings() timings {
 	return timings{
-		call: time.Minute, poll: 150 * time.Millisecond, listCache: 3 * time.Second, gone: 45 * time.Second, lost: 5 * time.Second,
+		call: time.Minute, poll: 150 * time.Millisecond, listCache: 3 * time.Second, gone: 45 * time.Second, lost: 5 * time.Second, words: 10 * time.Second,
 	}
 }
 

@@ -157,7 +157,7 @@ print(os.getuid(), os.getgid(), status['CapEff'].strip(), status['CapBnd'].strip
 print(os.path.exists('/var/run/secrets/kubernetes.io'), os.getcwd(), os.stat('/workspace').st_gid)
 print(sorted(k for k in os.environ if 'SERVICE' in k and not k.startswith('KUBERNETES')))
 print(open('/proc/1/cmdline').read().split('\0')[:2])`).ok(t)
-	want := "1000 1000 0000000000000000 0000000000000000 1 2\nFalse /workspace 1000\n[]\n['/.agentkernel/akrun', 'init']\n"
+	want := "1000 1000 0000000000000000 0000000000000000 1 2\nFalse /workspace 1000\n[]\n['/.agentkernel/akrun', 'pod']\n"
 	if got != want {
 		t.Errorf("got:\n%s\nwant:\n%s", got, want)
 	}

@@ -90,13 +90,31 @@ func (e *endpoint) Find(ctx context.Context, nativeID string, fresh bool) (sandb
 	if err != nil {
 		return nil, err
 	}
-	if l := lifeOf(pod); l.gone != "" {
-		if l.dead {
-			e.bury(ctx, s)
-		}
-		return nil, gone("the sandbox could not be used", nativeID, l.gone)
+	l := lifeOf(pod)
+	if l.gone == "" {
+		return s, nil
 	}
-	return s, nil
+	if l.dead {
+		l = e.lastWords(ctx, pod)
+		e.bury(ctx, s)
+	}
+	return nil, gone("the sandbox could not be used", nativeID, l.gone)
+}
+
+// lastWords waits a moment for the reason of an end: a node tells that a container has ended before it tells why.
+func (e *endpoint) lastWords(ctx context.Context, pod *corev1.Pod) life {
+	l := lifeOf(pod)
+	for until := e.now().Add(e.timings.words); pod.Status.Phase == corev1.PodRunning && e.now().Before(until) && pause(ctx, e.timings.poll); {
+		next, err := e.getPod(ctx, pod.Namespace, pod.Name)
+		if err != nil || next.UID != pod.UID {
+			break
+		}
+		pod = next
+		if now := lifeOf(pod); now.gone != "" {
+			l = now
+		}
+	}
+	return l
 }
 
 func (e *endpoint) getPod(ctx context.Context, namespace, name string) (*corev1.Pod, error) {

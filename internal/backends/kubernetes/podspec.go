@@ -140,7 +140,7 @@ func lifetimeSeconds(text string) (int64, error) {
 	if err != nil || d < time.Second || d > math.MaxInt32*time.Second {
 		return 0, &sandboxcore.Error{
 			Code: sandboxcore.CodeValue, Attempted: "the sandbox was refused before anything was created", Object: sandboxcore.Printable(text),
-			Said: "That is no lifetime that a pod can have.", Next: "Write a duration of at least one second, such as \"30m\".", Attribute: []string{"max_lifetime"},
+			Said: "That is no max_lifetime that a pod can have.", Next: "Write a duration of at least one second, such as \"30m\".", Attribute: []string{"max_lifetime"},
 		}
 	}
 	return int64(math.Ceil(d.Seconds())), nil
@@ -172,7 +172,7 @@ func podSpec(p *sandboxcore.Profile, helper string, withEnv bool) corev1.PodSpec
 	}
 	c := corev1.Container{
 		Name: containerName, Image: o.image, ImagePullPolicy: pullPolicyOf(o),
-		Command: []string{helperPath, "init"}, WorkingDir: sandboxcore.Workspace,
+		Command: []string{helperPath, "pod"}, WorkingDir: sandboxcore.Workspace,
 		Env: environmentOf(o), Resources: resourcesOf(p), SecurityContext: containerSecurity(p, o),
 		TerminationMessagePolicy: corev1.TerminationMessageReadFile,
 	}
