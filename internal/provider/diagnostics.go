@@ -129,6 +129,11 @@ func unconfiguredError(construct string) diag.Diagnostic {
 	return diag.NewErrorDiagnostic("Provider Not Configured", construct+" was used before the provider was configured. This is a fault of the provider.")
 }
 
+func unknownPrincipalError() diag.Diagnostic {
+	return diag.NewAttributeErrorDiagnostic(path.Root("principal"), "Principal Not Known Yet",
+		"The provider's principal depends on values that are not known yet, and the environment has to be looked at under it. Apply what they depend on first, or give the data source a principal of its own.")
+}
+
 func providerDataError(construct string, data any) diag.Diagnostic {
 	return diag.NewErrorDiagnostic("Unexpected Provider Data", fmt.Sprintf("%s was given %T instead of the provider's own data. This is a fault of the provider.", construct, data))
 }

@@ -16,6 +16,7 @@ import (
 
 var principalTypes = map[string]attr.Type{
 	"mode": types.StringType, "subject": types.StringType, "groups": types.ListType{ElemType: types.StringType},
+	"ec2_ssm": types.ObjectType{AttrTypes: ec2PrincipalTypes}, "kubernetes": types.ObjectType{AttrTypes: kubernetesPrincipalTypes},
 }
 
 // principalAttribute describes whose identity code runs under. On constructs it is also computed, so that the state says
@@ -45,6 +46,8 @@ func principalAttribute(computed bool) schema.SingleNestedAttribute {
 				Optional:            true, ElementType: types.StringType,
 				Validators: []validator.List{listvalidator.NoNullValues(), listvalidator.SizeAtLeast(1)},
 			},
+			"ec2_ssm":    ec2PrincipalAttribute(),
+			"kubernetes": kubernetesPrincipalAttribute(),
 		},
 	}
 }
@@ -64,9 +67,12 @@ func resolvePrincipal(ctx context.Context, obj types.Object, fallback principal)
 	mode, _ := attrs["mode"].(types.String)
 	subject, _ := attrs["subject"].(types.String)
 	groups, _ := attrs["groups"].(types.List)
-	if mode.IsUnknown() || subject.IsUnknown() || hasUnknown(groups) {
+	ec2, ec2Known := ec2Principal(attrs["ec2_ssm"])
+	kubernetes, kubernetesKnown := kubernetesPrincipal(attrs["kubernetes"])
+	if mode.IsUnknown() || subject.IsUnknown() || hasUnknown(groups) || !ec2Known || !kubernetesKnown {
 		return principal{}, nil
 	}
+	out.value.EC2SSM, out.value.Kubernetes = ec2, kubernetes
 	if !mode.IsNull() {
 		out.value.Mode = sandboxcore.IdentityMode(mode.ValueString())
 	}
@@ -96,5 +102,6 @@ func principalObject(p principal) types.Object {
 	}
 	return types.ObjectValueMust(principalTypes, map[string]attr.Value{
 		"mode": types.StringValue(string(p.value.Mode)), "subject": types.StringValue(p.value.Subject), "groups": groups,
+		"ec2_ssm": ec2PrincipalObject(p.value.EC2SSM), "kubernetes": kubernetesPrincipalObject(p.value.Kubernetes),
 	})
 }

@@ -10,7 +10,9 @@ import (
 // Factory describes one backend kind to the registry. Everything in it works before any configuration is known.
 type Factory struct {
 	Type BackendType
-	// ProviderSettings are the keys of the provider attribute named after the backend (nil: the backend has none).
+	// ProviderKey names the provider attribute where that is not Type ("aws" serves every backend on AWS).
+	ProviderKey string
+	// ProviderSettings are the keys of the provider attribute of the backend (nil: the backend has none).
 	ProviderSettings []Setting
 	// Settings are the keys of the profile attribute named after the backend.
 	Settings []Setting
@@ -19,6 +21,14 @@ type Factory struct {
 	// New makes the backend from the provider settings. It makes no network call and starts nothing. getenv reads the
 	// environment of the provider process (tests give their own).
 	New func(provider Settings, getenv func(string) string) (Backend, error)
+}
+
+// ProviderAttribute is the name of the provider attribute that holds ProviderSettings.
+func (f Factory) ProviderAttribute() string {
+	if f.ProviderKey != "" {
+		return f.ProviderKey
+	}
+	return string(f.Type)
 }
 
 // Backend is one configured backend. All methods but Connect are pure: no network, no file system.
@@ -31,6 +41,12 @@ type Backend interface {
 	LiveFields() []string
 	// Connect returns the endpoint, made lazily and once. It may be called concurrently.
 	Connect(ctx context.Context) (Endpoint, error)
+}
+
+// RequestValidator is a Backend whose refusals depend on more than the profile: on the principal, or on what a run
+// carries. Like Validate it is pure. principal and op are nil when only a profile is judged.
+type RequestValidator interface {
+	ValidateRequest(p *Profile, principal *Principal, op *Operation) []*Error
 }
 
 // Endpoint is one connected place of a backend kind. It is safe for concurrent use.
@@ -56,8 +72,15 @@ type Endpoint interface {
 // AttachingEndpoint is an Endpoint that can bind to environments it did not create.
 type AttachingEndpoint interface {
 	Endpoint
-	// Attach binds to the target of an attached profile. Errors: CodeGone when it does not exist.
+	// Attach binds to the target of an attached profile. Errors: CodeGone when it does not exist. A target that exists but
+	// cannot run anything now is no error: its status says so, and Run refuses.
 	Attach(ctx context.Context, p *Profile) (AttachedEnvironment, error)
+}
+
+// PlacingEndpoint is an Endpoint whose identity depends on the profile or on the principal of the operation (a region
+// that stands in the profile, an account that a role belongs to).
+type PlacingEndpoint interface {
+	IdentityFor(ctx context.Context, p *Profile) (string, error)
 }
 
 // Environment is a place where code can run. It is what managed and attached handles have in common; it has no
@@ -166,6 +189,8 @@ type RunResult struct {
 	LeftoversKilled int
 	// Notice is an advisory of the machinery ("started a stopped sandbox"), empty if none.
 	Notice string
+	// StdoutLost and StderrLost are the bytes at the end of a stream that a backend with a limit did not bring back.
+	StdoutLost, StderrLost int64
 }
 
 // Operation is what is about to happen, for the gate and Admit.
@@ -180,4 +205,7 @@ type Operation struct {
 	KeepBackground bool
 	MaxLifetime    bool
 	Timeout        time.Duration // asked for by the run; 0: the policy's
+	// Secrets: the run is given values of secret_env or env_wo. InputBytes are code, environment and standard input.
+	Secrets    bool
+	InputBytes int
 }

@@ -81,10 +81,35 @@ func (e *Engine) connect(ctx context.Context, t BackendType) (Endpoint, string, 
 	return ep, id, nil
 }
 
+// connectFor is connect for one profile: some backends are several places.
+func (e *Engine) connectFor(ctx context.Context, p *Profile) (Endpoint, string, error) {
+	ep, err := e.endpoint(ctx, p.Type)
+	if err != nil {
+		return nil, "", err
+	}
+	var id string
+	if placing, ok := ep.(PlacingEndpoint); ok {
+		id, err = placing.IdentityFor(ctx, p)
+	} else {
+		id, err = ep.Identity(ctx)
+	}
+	if err != nil {
+		return nil, "", unreachable(p.Type, err)
+	}
+	return ep, id, nil
+}
+
+func (e *Engine) providerAttribute(t BackendType) string {
+	if f, ok := e.cfg.Registry.Factory(t); ok {
+		return f.ProviderAttribute()
+	}
+	return string(t)
+}
+
 func (e *Engine) endpoint(ctx context.Context, t BackendType) (Endpoint, error) {
 	if e.cfg.Unknown[t] {
 		return nil, &Error{
-			Code: CodeUnreachable, Attempted: "the backend could not be reached", Object: string(t), Attribute: []string{string(t)},
+			Code: CodeUnreachable, Attempted: "the backend could not be reached", Object: string(t), Attribute: []string{e.providerAttribute(t)},
 			Said: "its provider settings are not known yet.", Next: "Apply what they depend on first; a default endpoint is never used instead.",
 		}
 	}
@@ -134,7 +159,7 @@ func (e *Engine) CheckBackends() error {
 	r := &resolver{object: "provider agentkernel"}
 	for _, f := range e.cfg.Registry.Factories() {
 		if s, ok := e.cfg.Provider[f.Type]; ok {
-			r.settings([]string{string(f.Type)}, f.ProviderSettings, s)
+			r.settings([]string{f.ProviderAttribute()}, f.ProviderSettings, s)
 		}
 	}
 	if len(r.violations) > 0 {

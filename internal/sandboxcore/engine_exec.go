@@ -70,8 +70,19 @@ type ExecResult struct {
 func (r ExecRequest) operation() Operation {
 	return Operation{
 		Name: OpRun, Kind: r.Kind, Language: r.Language, Stdin: len(r.Stdin) > 0, Files: len(r.OutputFiles) > 0,
-		KeepBackground: r.KeepBackground, Timeout: r.Timeout,
+		KeepBackground: r.KeepBackground, Timeout: r.Timeout, Secrets: len(r.SecretEnv)+len(r.EnvWO) > 0, InputBytes: r.inputBytes(),
 	}
+}
+
+func (r ExecRequest) inputBytes() int {
+	n := len(r.Text) + len(r.Stdin)
+	for _, a := range r.Argv {
+		n += len(a)
+	}
+	for k, v := range r.Env {
+		n += len(k) + len(v)
+	}
+	return n
 }
 
 // CheckExec judges a run without any network call. A binding whose endpoint and id are not known yet is checked as far as
@@ -223,7 +234,7 @@ func codeDigest(req ExecRequest) (string, int) {
 }
 
 func (e *Engine) exec(ctx context.Context, rec *AuditRecord, p *Profile, req ExecRequest, env map[string]string, result *ExecResult) error {
-	ep, endpoint, err := e.connect(ctx, p.Type)
+	ep, endpoint, err := e.connectFor(ctx, p)
 	if err != nil {
 		return err
 	}
@@ -234,7 +245,7 @@ func (e *Engine) exec(ctx context.Context, rec *AuditRecord, p *Profile, req Exe
 	allowed := *rec
 	allowed.Verdict = "allowed"
 	if req.Binding != nil {
-		where, err := e.bound(ctx, ep, p, *req.Binding)
+		where, err := e.bound(ctx, ep, endpoint, p, *req.Binding)
 		if err != nil {
 			return err
 		}
@@ -251,14 +262,14 @@ func (e *Engine) exec(ctx context.Context, rec *AuditRecord, p *Profile, req Exe
 }
 
 // bound opens the environment that a binding names and checks that it is the one.
-func (e *Engine) bound(ctx context.Context, ep Endpoint, p *Profile, b Binding) (Environment, error) {
+func (e *Engine) bound(ctx context.Context, ep Endpoint, endpoint string, p *Profile, b Binding) (Environment, error) {
 	_, native, err := e.cfg.Registry.CheckBinding(b)
 	if err != nil {
 		return nil, err
 	}
 	ref := SandboxRef{Backend: b.Backend, Endpoint: b.Endpoint, NativeID: native}
 	if b.Environment == EnvironmentAttached {
-		return e.attach(ctx, ep, p, ref)
+		return e.attach(ctx, ep, endpoint, p, ref)
 	}
 	sb, _, err := e.open(ctx, ref, true)
 	if err != nil {
@@ -297,24 +308,6 @@ func (e *Engine) learnSecrets(ctx context.Context, sb ManagedSandbox) error {
 		_ = e.secretValues(map[string]string{n: env[n]})
 	}
 	return nil
-}
-
-func (e *Engine) attach(ctx context.Context, ep Endpoint, p *Profile, ref SandboxRef) (Environment, error) {
-	at, ok := ep.(AttachingEndpoint)
-	if !ok {
-		return nil, profileError(p, CodeEnvironmentMode, []string{"environment"}, "this backend cannot bind to an environment that it did not create.", "Choose a backend that attaches.")
-	}
-	target, err := at.Attach(ctx, p)
-	if err != nil {
-		return nil, err
-	}
-	if target.NativeID() != ref.NativeID {
-		return nil, &Error{
-			Code: CodeSpec, Attempted: "the run was refused", Object: ref.id(), Said: fmt.Sprintf("the profile's target is %q.", SandboxID(p.Type, target.NativeID())),
-			Next: "Take the binding as a whole from agentkernel_attached_environment.", Attribute: []string{"binding", "id"},
-		}
-	}
-	return target, nil
 }
 
 // oneShot makes a sandbox, runs in it and destroys it, whatever happened and even when ctx has ended.
@@ -380,7 +373,7 @@ func (e *Engine) runIn(ctx context.Context, where Environment, p *Profile, req E
 		WorkingDirectory: req.WorkingDirectory, Timeout: timeout, Grace: runGrace, KeepBackground: req.KeepBackground,
 	}, ro, re)
 	err = errors.Join(err, ro.Close(), re.Close())
-	result.Stdout, result.Stderr = out.Stream(), errOut.Stream()
+	result.Stdout, result.Stderr = out.Stream().without(res.StdoutLost), errOut.Stream().without(res.StderrLost)
 	result.Duration, result.Notice = res.Duration, res.Notice
 	if err != nil {
 		return runError(AllErrors(err, CodeUnknownOutcome), nil, result)

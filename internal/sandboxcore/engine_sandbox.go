@@ -257,14 +257,18 @@ func (e *Engine) open(ctx context.Context, ref SandboxRef, fresh bool) (ManagedS
 		return nil, "", err
 	}
 	if ref.Endpoint != "" && ref.Endpoint != endpoint {
-		return nil, endpoint, &Error{
-			Code: CodeOtherEndpoint, Attempted: "the sandbox was not looked up", Object: ref.id(),
-			Said: fmt.Sprintf("it was made at endpoint %q, but the provider is now connected to %q.", Printable(ref.Endpoint), endpoint),
-			Next: "Point the provider at the endpoint where it was made. If that is gone for good, remove the object from the state.",
-		}
+		return nil, endpoint, otherEndpoint(ref, endpoint)
 	}
 	sb, err := ep.Find(ctx, ref.NativeID, fresh)
 	return sb, endpoint, err
+}
+
+func otherEndpoint(ref SandboxRef, endpoint string) *Error {
+	return &Error{
+		Code: CodeOtherEndpoint, Attempted: "the sandbox was not looked up", Object: ref.id(),
+		Said: fmt.Sprintf("it was made at endpoint %q, but the provider is now connected to %q.", Printable(ref.Endpoint), endpoint),
+		Next: "Point the provider at the endpoint where it was made. If that is gone for good, remove the object from the state.",
+	}
 }
 
 // ReadSandbox looks at a sandbox. CodeGone only when the endpoint that it was made at says so.

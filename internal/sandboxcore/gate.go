@@ -104,7 +104,11 @@ func (reg *Registry) Decide(p *Profile, principal *Principal, op *Operation) (Ve
 			return verdict, err
 		}
 	}
-	if refusals := b.Validate(p); len(refusals) > 0 {
+	refusals := b.Validate(p)
+	if v, ok := b.(RequestValidator); ok {
+		refusals = append(refusals, v.ValidateRequest(p, principal, op)...)
+	}
+	if len(refusals) > 0 {
 		return verdict, Violations(refusals)
 	}
 	return verdict, nil
@@ -288,4 +292,5 @@ const (
 	OpRun     = "run"
 	OpPackage = "packages"
 	OpList    = "list"
+	OpAttach  = "attach"
 )

@@ -159,6 +159,9 @@ type Capabilities struct {
 	KeepBackground bool
 	// KillsTree: a timeout kills every process of a run, whatever it did to hide.
 	KillsTree bool
+	// RecordsInput: the backend keeps what a run is given where others can read it, so that secrets are refused unless the
+	// profile allows them. The one flag whose zero value claims something.
+	RecordsInput bool
 	// Assertable lists the settings by which an operator vouches for something ("isolation", "network_policy").
 	Assertable []string
 }
@@ -170,6 +173,18 @@ type Principal struct {
 	Groups  []string     `json:"groups,omitempty"`
 	// Kubernetes names the user as a cluster knows it; nil: Subject and Groups.
 	Kubernetes *KubernetesPrincipal `json:"kubernetes,omitempty"`
+	// EC2SSM says how AWS and the machine know the user.
+	EC2SSM *EC2SSMPrincipal `json:"ec2_ssm,omitempty"`
+}
+
+// EC2SSMPrincipal is a user as AWS and one of its machines know it: the role that is assumed, and the user of the
+// machine that code runs as.
+type EC2SSMPrincipal struct {
+	RoleARN        string            `json:"role_arn,omitempty"`
+	ExternalID     string            `json:"external_id,omitempty"`
+	SessionTags    map[string]string `json:"session_tags,omitempty"`
+	SourceIdentity string            `json:"source_identity,omitempty"`
+	RunAs          string            `json:"run_as,omitempty"`
 }
 
 // KubernetesPrincipal is a user as the API server of a cluster knows it.
@@ -219,6 +234,8 @@ const (
 	StatusRunning Status = "running"
 	StatusPaused  Status = "paused"
 	StatusStopped Status = "stopped"
+	// StatusAway is an attached environment that is known but does not answer now.
+	StatusAway Status = "away"
 )
 
 // Binding names one environment. ID is "<backend>/<native id>", the same text as the id of agentkernel_sandbox.

@@ -97,6 +97,15 @@ func (c *Capture) Stream() Stream {
 	return s
 }
 
+// without says of a stream that lost more bytes at its end never arrived: a backend with a limit left them where they were.
+func (s Stream) without(lost int64) Stream {
+	if lost > 0 {
+		s.Truncated = true
+		s.Text += fmt.Sprintf("\n… %d more bytes were not brought back …", lost)
+	}
+	return s
+}
+
 // Tail gives the cleaned last n bytes or so that were kept, for a diagnostic.
 func (s Stream) Tail(n int) string {
 	raw := s.Raw

@@ -2,6 +2,10 @@ package sandboxcore
 
 import "context"
 
+// UserNamePattern is what the name of a user of a machine looks like (the portable names of POSIX, at most 32 bytes): no
+// blank, no leading '-', nothing that means anything to a shell.
+const UserNamePattern = `^[A-Za-z_][A-Za-z0-9_.-]{0,31}$`
+
 type principalKey struct{}
 
 // withPrincipal puts the principal of an operation into its context. A principal belongs to the whole operation (the

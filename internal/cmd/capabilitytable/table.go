@@ -48,6 +48,7 @@ var rows = []struct {
 	{"binds to environments of others (attached)", func(c sandboxcore.Capabilities) string { return yes(c.AttachesExternal) }},
 	{"runs under a user's identity", func(c sandboxcore.Capabilities) string { return yes(c.PrincipalUser) }},
 	{"interpreter state between runs", func(c sandboxcore.Capabilities) string { return yes(c.Stateful) }},
+	{"keeps what a run is given, so secrets are refused", func(c sandboxcore.Capabilities) string { return yes(c.RecordsInput) }},
 	{"an operator may assert", func(c sandboxcore.Capabilities) string { return list(c.Assertable) }},
 }
 

@@ -37,6 +37,7 @@ type Fake struct {
 	next    int
 	objects map[string]*fakeObject
 	calls   []string
+	targets map[string]*FakeTarget
 }
 
 type fakeObject struct {
