@@ -244,6 +244,12 @@ func (s *stack) providerPID(cli int) int {
 	return 0
 }
 
+// killProvider kills the provider that a CLI process started, and reports whether there was one.
+func (s *stack) killProvider(cli int) bool {
+	pid := s.providerPID(cli)
+	return pid > 1 && syscall.Kill(pid, syscall.SIGKILL) == nil
+}
+
 // below reports whether pid descends from ancestor.
 func below(pid, ancestor int) bool {
 	for range 20 {
@@ -261,16 +267,4 @@ func below(pid, ancestor int) bool {
 		}
 	}
 	return false
-}
-
-// eventually polls a condition of other processes.
-func eventually(t *testing.T, within time.Duration, what string, ok func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(within)
-	for !ok() {
-		if time.Now().After(deadline) {
-			t.Fatalf("%s: not within %s", what, within)
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
 }
