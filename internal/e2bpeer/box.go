@@ -12,7 +12,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -70,6 +69,7 @@ mount -t proc proc /proc
 mount -t tmpfs -o mode=755 tmpfs /home
 mkdir /home/user
 mount --bind "$1/home" /home/user
+[ ! -e "$1/resolv.conf" ] || mount --bind "$1/resolv.conf" /etc/resolv.conf
 mount --bind "$1/tmp" /tmp
 ip link set lo up
 echo ready
@@ -118,6 +118,9 @@ func (b *box) open() error {
 		return nil
 	}
 	if err := os.Chown(filepath.Join(dir, "home"), userID, userID); err != nil {
+		return err
+	}
+	if err := b.resolvConf(); err != nil {
 		return err
 	}
 	b.holder = exec.CommandContext(b.life, "/bin/sh", "-c", setup, "sh", dir)
@@ -257,41 +260,12 @@ func zombie(pid string) bool {
 	return strings.HasPrefix(rest, "Z")
 }
 
-// inside calls f on a thread that is in the namespaces of the sandbox; what f starts is born there.
+// inside calls f in the namespaces of the sandbox.
 func (b *box) inside(f func() error) error {
 	if b.holder == nil {
 		return f()
 	}
-	result := make(chan error, 1)
-	go func() {
-		// Never unlocked: the thread is of no use to anybody else afterwards and ends with this goroutine.
-		runtime.LockOSThread()
-		result <- func() error {
-			if err := unix.Unshare(unix.CLONE_FS); err != nil {
-				return err
-			}
-			spaces := []struct {
-				name string
-				flag int
-				fd   int
-			}{{"ipc", unix.CLONE_NEWIPC, -1}, {"net", unix.CLONE_NEWNET, -1}, {"pid", unix.CLONE_NEWPID, -1}, {"mnt", unix.CLONE_NEWNS, -1}}
-			for i := range spaces { // all before the first switch: afterwards /proc is another
-				fd, err := unix.Open(fmt.Sprintf("/proc/%d/ns/%s", b.holder.Process.Pid, spaces[i].name), unix.O_RDONLY|unix.O_CLOEXEC, 0)
-				if err != nil {
-					return err
-				}
-				defer unix.Close(fd) //nolint:errcheck // only a name was read
-				spaces[i].fd = fd
-			}
-			for _, s := range spaces {
-				if err := unix.Setns(s.fd, s.flag); err != nil {
-					return fmt.Errorf("enter namespace %s: %w", s.name, err)
-				}
-			}
-			return f()
-		}()
-	}()
-	return <-result
+	return enter(b.holder.Process.Pid, []space{{"ipc", unix.CLONE_NEWIPC}, {"net", unix.CLONE_NEWNET}, {"pid", unix.CLONE_NEWPID}, {"mnt", unix.CLONE_NEWNS}}, f)
 }
 
 // user is an account inside.
