@@ -60,7 +60,7 @@ type stack struct {
 }
 
 // newStack makes a configuration. In hcl, DATA stands for the data directory.
-func newStack(t *testing.T, hcl string) *stack {
+func newStack(t testing.TB, hcl string) *stack {
 	t.Helper()
 	testenv.Require(t, "terraform")
 	root, err := build()
@@ -86,7 +86,7 @@ func newStack(t *testing.T, hcl string) *stack {
 	return s
 }
 
-func (s *stack) write(t *testing.T, hcl string) {
+func (s *stack) write(t testing.TB, hcl string) {
 	t.Helper()
 	text := "terraform {\n  required_providers {\n    agentkernel = { source = \"agentkernel/agentkernel\" }\n  }\n}\n" +
 		strings.ReplaceAll(hcl, "DATA", s.data)
@@ -96,7 +96,7 @@ func (s *stack) write(t *testing.T, hcl string) {
 }
 
 // use makes the CLI take the provider that lies in bin.
-func (s *stack) use(t *testing.T, bin string) {
+func (s *stack) use(t testing.TB, bin string) {
 	t.Helper()
 	rc := filepath.Join(filepath.Dir(s.dir), "cli.tfrc")
 	text := fmt.Sprintf("provider_installation {\n  dev_overrides {\n    \"agentkernel/agentkernel\" = %q\n  }\n  direct {}\n}\n", bin)
@@ -123,7 +123,7 @@ func (s *stack) command(ctx context.Context, args ...string) *exec.Cmd {
 }
 
 // run runs the CLI and gives its exit status and all that it printed.
-func (s *stack) run(t *testing.T, args ...string) (int, string) {
+func (s *stack) run(t testing.TB, args ...string) (int, string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 5*time.Minute)
 	defer cancel()
@@ -139,7 +139,7 @@ func (s *stack) run(t *testing.T, args ...string) (int, string) {
 	return -1, ""
 }
 
-func (s *stack) must(t *testing.T, args ...string) string {
+func (s *stack) must(t testing.TB, args ...string) string {
 	t.Helper()
 	code, out := s.run(t, args...)
 	if code != 0 {
