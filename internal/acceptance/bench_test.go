@@ -26,7 +26,7 @@ import (
 // raw carries messages as they are: the benchmark needs the call, not what is in the answer.
 type raw struct{}
 
-func (raw) Marshal(v any) ([]byte, error)      { return *v.(*[]byte), nil } //nolint:forcetypeassert // only called with it
+func (raw) Marshal(v any) ([]byte, error)      { return *v.(*[]byte), nil }        //nolint:forcetypeassert // only called with it
 func (raw) Unmarshal(data []byte, v any) error { *v.(*[]byte) = data; return nil } //nolint:forcetypeassert // as above
 func (raw) Name() string                       { return "raw" }
 

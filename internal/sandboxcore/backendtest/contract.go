@@ -34,7 +34,7 @@ type Target struct {
 // meets. Each test makes its own sandboxes and removes them.
 func Run(t *testing.T, target Target) {
 	t.Helper()
-	s := &suite{target: target, reg: sandboxcore.NewRegistry(target.Factory)}
+	s := &suite{target: target, reg: sandboxcore.NewRegistry(target.Factory), name: "contract-" + token()}
 	s.caps = s.capabilities(t)
 	if target.Alive == nil {
 		s.target.Alive = aliveHere
@@ -73,6 +73,8 @@ type suite struct {
 	target Target
 	reg    *sandboxcore.Registry
 	caps   sandboxcore.Capabilities
+	// name is that of this suite's profiles, so that others at the same endpoint do not count.
+	name string
 }
 
 // canary is the secret that is handed to runs; it must show nowhere.
@@ -96,7 +98,7 @@ func (s *suite) input(change func(*sandboxcore.ProfileInput)) sandboxcore.Profil
 		settings[k] = v
 	}
 	in := sandboxcore.ProfileInput{
-		Name: "contract", Type: string(s.target.Factory.Type), Blocks: map[string]sandboxcore.Settings{string(s.target.Factory.Type): settings},
+		Name: s.name, Type: string(s.target.Factory.Type), Blocks: map[string]sandboxcore.Settings{string(s.target.Factory.Type): settings},
 	}
 	if change != nil {
 		change(&in)
@@ -239,12 +241,18 @@ func (s *suite) wantCode(t *testing.T, err error, want sandboxcore.Code) {
 	}
 }
 
-// count gives how many sandboxes of ours exist at the endpoint.
+// count gives how many sandboxes of this suite exist at the endpoint.
 func (s *suite) count(t *testing.T, e *sandboxcore.Engine) int {
 	t.Helper()
 	list, err := e.ListSandboxes(t.Context(), s.target.Factory.Type)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return len(list)
+	n := 0
+	for _, i := range list {
+		if p, err := s.reg.ParseSpec(i.Marks.Spec); err == nil && p.Name == s.name {
+			n++
+		}
+	}
+	return n
 }
