@@ -13,11 +13,13 @@ import (
 	"sync"
 	"time"
 
+	"github.com/go-logr/logr"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
 
 	"github.com/agentkernel/terraform-provider-agentkernel/internal/sandboxcore"
 )
@@ -47,7 +49,12 @@ type client struct {
 	kube   kubernetes.Interface
 }
 
+// silence keeps the client library from writing to standard error, which is Terraform's log: what matters comes back as
+// an error, and what the library prints beside it may hold addresses and answers.
+var silence = sync.OnceFunc(func() { klog.SetLogger(logr.Discard()) })
+
 func newEndpoint(to target, b *backend) (*endpoint, error) {
+	silence()
 	to.config = rest.CopyConfig(to.config)
 	// The client's own limit of five requests a second would make a hundred sandboxes wait for nothing; the server has
 	// limits of its own and says when to come back, which the client obeys.

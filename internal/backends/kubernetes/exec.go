@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"strings"
 	"sync"
 	"time"
 
@@ -37,8 +38,8 @@ const (
 	statusBytes  = 64 << 10
 	notesBytes   = 4 << 10
 	pingEvery    = 15 * time.Second
-	// silence is how long a server that is being read from may say nothing at all, not even that it is there.
-	silence = 90 * time.Second
+	// patience is how long a server that is being read from may say nothing at all, not even that it is there.
+	patience = 90 * time.Second
 	// writeLimit is how long one message may take to be written.
 	writeLimit = 2 * time.Minute
 	// busyRetries is how often a server that asks to come back later is asked again.
@@ -71,8 +72,7 @@ func (e *endpoint) start(ctx context.Context, c *client, namespace, pod string, 
 		if err == nil {
 			return p, nil
 		}
-		var status apierrors.APIStatus
-		if attempt >= busyRetries || !errors.As(err, &status) || status.Status().Code != http.StatusTooManyRequests {
+		if attempt >= busyRetries || !tooManyRequests(err) {
 			return nil, err
 		}
 		// The server said that it did nothing, and when to come back.
@@ -86,6 +86,13 @@ func (e *endpoint) start(ctx context.Context, c *client, namespace, pod string, 
 	}
 }
 
+// tooManyRequests recognises a server that turned the request away because it is busy. It does so before it looks at the
+// request, in plain text.
+func tooManyRequests(err error) bool {
+	return apierrors.IsTooManyRequests(err) || (httpstream.IsUpgradeFailure(err) && strings.Contains(err.Error(), "(429 ")) ||
+		strings.Contains(err.Error(), "Too many requests, please try again later")
+}
+
 func (e *endpoint) startOnce(ctx context.Context, c *client, at *url.URL) (*process, error) {
 	p, err := e.startWebSocket(ctx, c, at)
 	if err == nil {
@@ -96,6 +103,9 @@ func (e *endpoint) startOnce(ctx context.Context, c *client, at *url.URL) (*proc
 	var status apierrors.APIStatus
 	var upgrade *httpstream.UpgradeFailureError
 	refused := errors.As(err, &status) && status.Status().Code != http.StatusBadRequest
+	if tooManyRequests(err) {
+		return nil, err
+	}
 	if refused || (!errors.As(err, &upgrade) && !httpstream.IsUpgradeFailure(err)) {
 		return nil, unwrapUpgrade(err)
 	}
@@ -191,7 +201,7 @@ func (w *webSocket) Read(p []byte) (int, error) {
 
 // message takes the next message.
 func (w *webSocket) message() error {
-	if err := w.conn.SetReadDeadline(time.Now().Add(silence)); err != nil {
+	if err := w.conn.SetReadDeadline(time.Now().Add(patience)); err != nil {
 		return err
 	}
 	kind, r, err := w.conn.NextReader()
