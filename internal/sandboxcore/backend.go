@@ -21,6 +21,15 @@ type Factory struct {
 	// New makes the backend from the provider settings. It makes no network call and starts nothing. getenv reads the
 	// environment of the provider process (tests give their own).
 	New func(provider Settings, getenv func(string) string) (Backend, error)
+	// Complete, where a setting names a file whose content matters, adds to checked settings what the file says (its
+	// sha256), so that it stands in the spec. Resolve calls it on what a user wrote, ParseSpec never: a spec is pure data.
+	Complete func(settings Settings) error
+}
+
+// OperationRefuser is a Backend that says more exactly than its capabilities why it does not offer an operation. It is
+// asked first, and is as pure as Backend's own methods.
+type OperationRefuser interface {
+	RefuseOperation(p *Profile, op Operation) []*Error
 }
 
 // ProviderAttribute is the name of the provider attribute that holds ProviderSettings.

@@ -38,6 +38,7 @@ const (
 	CodeOtherEndpoint     Code = "AK5009"
 	CodeUnreachable       Code = "AK5010"
 	CodeDeleteFailed      Code = "AK5011"
+	CodePluginFeature     Code = "E8004" // the number that Agent Sandbox plugins give it
 )
 
 // codeTitles are the summaries of diagnostics: short, title case, without ids.
@@ -69,6 +70,7 @@ var codeTitles = map[Code]string{
 	CodeOtherEndpoint:     "Another Endpoint",
 	CodeUnreachable:       "Backend Unreachable",
 	CodeDeleteFailed:      "Sandbox Still There After Delete",
+	CodePluginFeature:     "Plugin Feature Not Declared",
 }
 
 // Title is the short title of a code, for the summary of a diagnostic.

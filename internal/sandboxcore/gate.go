@@ -100,6 +100,11 @@ func (reg *Registry) Decide(p *Profile, principal *Principal, op *Operation) (Ve
 		}
 	}
 	if op != nil {
+		if r, ok := b.(OperationRefuser); ok {
+			if refusals := r.RefuseOperation(p, *op); len(refusals) > 0 {
+				return verdict, Violations(refusals)
+			}
+		}
 		if err := checkOperation(p, *op, caps); err != nil {
 			return verdict, err
 		}

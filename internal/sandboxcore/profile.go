@@ -43,6 +43,8 @@ type ProfileInput struct {
 	Identity    *string
 	Policy      PolicyInput
 	Blocks      map[string]Settings
+	// parsed: it comes out of a spec, which has everything already.
+	parsed bool
 }
 
 // PolicyInput is a policy as a user wrote it: nil is unset.
@@ -113,6 +115,11 @@ func (reg *Registry) Resolve(in ProfileInput) (*Profile, error) {
 	p.Settings = r.settings([]string{in.Type}, f.Settings, block)
 	if len(r.violations) > 0 {
 		return nil, r.violations
+	}
+	if f.Complete != nil && !in.parsed {
+		if err := f.Complete(p.Settings); err != nil {
+			return nil, err
+		}
 	}
 	return p, nil
 }

@@ -207,7 +207,7 @@ func (reg *Registry) ParseSpec(spec string) (*Profile, error) {
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
 		return nil, bad("text follows the spec.", nil)
 	}
-	in := ProfileInput{Name: w.Name, Type: w.Type, Environment: w.Environment, Scope: w.Scope, IdleTimeout: w.IdleTimeout, Blocks: blocks}
+	in := ProfileInput{Name: w.Name, Type: w.Type, Environment: w.Environment, Scope: w.Scope, IdleTimeout: w.IdleTimeout, Blocks: blocks, parsed: true}
 	if _, ok := blocks[w.Type]; !ok {
 		blocks[w.Type] = Settings{} // an empty block has nothing that differs from the defaults
 	}
