@@ -99,8 +99,7 @@ func TestDemoRefusal(t *testing.T) {
 
 	out, err := command(t.Context(), filepath.Join(base, "refused"), []string{"TF_CLI_CONFIG_FILE=" + config, "CHECKPOINT_DISABLE=1"},
 		cli, "plan", "-input=false", "-no-color").CombinedOutput()
-	var exit *exec.ExitError
-	if !errors.As(err, &exit) {
+	if _, ended := errors.AsType[*exec.ExitError](err); !ended {
 		t.Fatalf("the plan ended with %v and should have failed:\n%s", err, out)
 	}
 	for _, want := range []string{"AK2001", "AK2004", "policy.network_egress", "policy.memory_mb", "local_subprocess"} {
