@@ -78,17 +78,21 @@ func (s *Store) unusable(attempted string, err error) error {
 	}
 }
 
+// passableMode lets other users pass through a directory without being able to list it.
+const passableMode fs.FileMode = 0o711
+
 func (s *Store) dirMode() fs.FileMode {
 	if s.ownUIDs {
-		return 0o711
+		return passableMode
 	}
 	return 0o700
 }
 
 // prepare makes the directory of the store and checks that nobody else can put anything into it.
 func (s *Store) prepare() error {
-	// Directories above the data directory are made like it: they have to be passable too. The umask may have taken
-	// bits away from what was made here, and only from that.
+	// The data directory is shared by the stores of several kinds, and root's sandboxes of one kind run under users of
+	// their own: what root makes above a store is passable, whichever kind comes first. The umask may have taken bits
+	// away from what was made here, and only from that.
 	var made []string
 	for dir := s.dir; ; dir = filepath.Dir(dir) {
 		if _, err := os.Lstat(dir); !errors.Is(err, fs.ErrNotExist) || dir == filepath.Dir(dir) {
@@ -96,14 +100,23 @@ func (s *Store) prepare() error {
 		}
 		made = append(made, dir)
 	}
+	above := s.dirMode()
+	if os.Geteuid() == 0 {
+		above = passableMode
+	}
+	if err := os.MkdirAll(s.dataDir, above); err != nil {
+		return err
+	}
 	if err := os.MkdirAll(s.dir, s.dirMode()); err != nil {
 		return err
 	}
-	if s.ownUIDs {
-		for _, dir := range made {
-			if err := os.Chmod(dir, s.dirMode()); err != nil {
-				return err
-			}
+	for _, dir := range made {
+		mode := above
+		if dir == s.dir {
+			mode = s.dirMode()
+		}
+		if err := os.Chmod(dir, mode); err != nil {
+			return err
 		}
 	}
 	return s.check()

@@ -65,6 +65,29 @@ func TestDataDir(t *testing.T) {
 	}
 }
 
+// Several kinds share one data directory. What root makes above the sandboxes of one kind is passable for the users of the
+// sandboxes of another, whichever comes first; an ordinary user's stays closed.
+func TestDirectoriesAboveAStore(t *testing.T) {
+	for _, ownUIDs := range []bool{false, true} {
+		dataDir := filepath.Join(t.TempDir(), "state", "agentkernel")
+		s := New("docker", dataDir, ownUIDs)
+		create(t, s)
+		above, own := fs.FileMode(0o700), fs.FileMode(0o700)
+		if ownUIDs {
+			own = 0o711
+		}
+		if ownUIDs || os.Geteuid() == 0 {
+			above = 0o711
+		}
+		for dir, want := range map[string]fs.FileMode{filepath.Dir(dataDir): above, dataDir: above, s.Dir(): own} {
+			info, err := os.Stat(dir)
+			if err != nil || info.Mode().Perm() != want {
+				t.Errorf("ownUIDs %v: %s has mode %v, want %v (%v)", ownUIDs, dir, info.Mode().Perm(), want, err)
+			}
+		}
+	}
+}
+
 func TestIdentity(t *testing.T) {
 	files := machineIDFiles
 	defer func() { machineIDFiles = files }()
