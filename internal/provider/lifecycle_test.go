@@ -259,6 +259,19 @@ func TestExecRunsWhenItHasTo(t *testing.T) {
 			t.Errorf("ran %d times", n-before)
 		}
 	})
+	t.Run("an unknown value that turns out to be the same keeps the bytes of the last run", func(t *testing.T) {
+		with := cfg.With(config{"base64_output": true})
+		last := s.MustApply(tExec, protocoltest.State{}, with)
+		before := n
+		off := with.With(config{"base64_output": false, "triggers": protocoltest.Unknown})
+		p := s.Plan(tExec, last, off)
+		noErrors(t, p.Diags)
+		after, d := s.Apply(p, config{"triggers": nil})
+		noErrors(t, d)
+		if n != before || after.Get("stdout_base64") == nil || after.Get("stdout_base64") != last.Get("stdout_base64") {
+			t.Errorf("ran %d times, stdout_base64 %v", n-before, after.Get("stdout_base64"))
+		}
+	})
 	t.Run("a one-shot run leaves nothing", func(t *testing.T) {
 		objects := len(fake.Objects())
 		s.MustApply(tExec, protocoltest.State{}, config{"profile": spec, "script": "true"})

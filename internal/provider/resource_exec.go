@@ -176,19 +176,24 @@ func (r *execResource) ModifyPlan(ctx context.Context, req resource.ModifyPlanRe
 	who, diags := planPrincipal(ctx, req.Config, r.data.principal, &plan.Principal)
 	resp.Diagnostics.Append(diags...)
 	runs := true
-	if !req.State.Raw.IsNull() {
+	if req.State.Raw.IsNull() {
+		plan.unknownResults()
+	} else {
 		var state execModel
 		resp.Diagnostics.Append(req.State.Get(ctx, &state)...)
 		must, may := plan.runsAgain(&state)
-		if runs = must || may; !runs {
+		if runs = must || may; runs {
+			plan.unknownResults()
+		}
+		switch {
+		case !runs:
 			plan.keepResults(&state)
+		case !must:
+			plan.perhapsKept(&state)
 		}
 	}
 	if resp.Diagnostics.HasError() {
 		return
-	}
-	if runs {
-		plan.unknownResults()
 	}
 	resp.Diagnostics.Append(resp.Plan.Set(ctx, &plan)...)
 	ctx, redact := r.data.request(ctx, envWO)

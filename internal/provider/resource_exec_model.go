@@ -78,6 +78,13 @@ func (m *execModel) unknownResults() {
 	m.Files = types.MapUnknown(types.ObjectType{AttrTypes: fileTypes})
 }
 
+// perhapsKept unsays what unknownResults knows of the results: when the code turns out not to run, they are the old ones.
+func (m *execModel) perhapsKept(from *execModel) {
+	if !from.StdoutBase64.IsNull() {
+		m.StdoutBase64, m.StderrBase64 = types.StringUnknown(), types.StringUnknown()
+	}
+}
+
 // noResults is the record of a run that failed before there was anything to keep.
 func (m *execModel) noResults(runID string) {
 	m.ExitCode, m.DurationMS = types.Int64Null(), types.Int64Null()
