@@ -11,7 +11,7 @@ func SandboxID(t BackendType, nativeID string) string { return string(t) + "/" +
 // SplitID takes an id apart. The native id may hold further slashes.
 func (reg *Registry) SplitID(id string) (BackendType, string, error) {
 	t, native, ok := strings.Cut(id, "/")
-	if _, known := reg.Factory(BackendType(t)); !ok || !known || native == "" || len(native) > 512 || Printable(native) != native {
+	if _, known := reg.Factory(BackendType(t)); !ok || !known || native == "" || len(native) > 512 || !isOneLine(native) {
 		return "", "", &Error{
 			Code: CodeSpec, Attempted: "the id was refused", Object: Printable(id), Said: "it does not have the form <backend>/<native id>.",
 			Next: "The backend is one of " + quoteList(reg.Types()) + "; for example docker/4f66ad9a0b2e….",

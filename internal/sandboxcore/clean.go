@@ -71,7 +71,11 @@ func Printable(s string) string {
 	const limit = 200
 	cut := ""
 	if len(s) > limit {
-		s, cut = s[:limit], "…"
+		s, cut = trimRight([]byte(s[:limit])), "…"
 	}
 	return strings.NewReplacer("\n", `\n`, "\t", `\t`).Replace(Clean(s)) + cut
 }
+
+// isOneLine reports whether a text can stand in a path, an id or a label as it is: nothing in it that Printable would show
+// as an escape. Its length does not matter.
+func isOneLine(s string) bool { return !strings.ContainsAny(s, "\n\t") && Clean(s) == s }

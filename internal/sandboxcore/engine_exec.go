@@ -150,8 +150,8 @@ func checkRun(req ExecRequest) Violations {
 	if req.MaxOutputBytes < 0 || req.MaxOutputBytes > MaxOutputBytes {
 		refuse("max_output_bytes", "max_output_bytes", fmt.Sprintf("%d is out of range.", req.MaxOutputBytes), fmt.Sprintf("Use 2 to %d.", MaxOutputBytes))
 	}
-	if strings.ContainsRune(req.WorkingDirectory, 0) || Printable(req.WorkingDirectory) != req.WorkingDirectory {
-		refuse("working_directory", req.WorkingDirectory, "it has bytes that a path cannot have here.", "Use a plain path.")
+	if !isOneLine(req.WorkingDirectory) || len(req.WorkingDirectory) > MaxPathBytes {
+		refuse("working_directory", req.WorkingDirectory, fmt.Sprintf("it has control characters, or more than %d bytes.", MaxPathBytes), "Use a plain path.")
 	}
 	for _, c := range req.SuccessExitCodes {
 		if c < 0 || c > 255 {
@@ -161,7 +161,7 @@ func checkRun(req ExecRequest) Violations {
 	seen := map[string]bool{}
 	for _, f := range req.OutputFiles {
 		switch {
-		case f == "" || Printable(f) != f || strings.HasSuffix(f, "/"):
+		case f == "" || !isOneLine(f) || len(f) > MaxPathBytes || strings.HasSuffix(f, "/"):
 			refuse("output_files", f, "it is not the path of a file.", "Use a plain path.")
 		case slices.Contains(strings.Split(f, "/"), ".."):
 			refuse("output_files", f, "it has a \"..\" element.", "Use a path without it.")
@@ -220,8 +220,12 @@ func (e *Engine) Exec(ctx context.Context, req ExecRequest) (ExecResult, error) 
 	}
 	started := e.cfg.Now()
 	_ = e.secretValues(secrets, req.EnvWO) // known from here on
-	err = e.exec(ctx, &rec, p, req, env, &result)
-	return result, e.finished(rec, started, NewRedactor(e.secretValues()...).Error(err))
+	err = NewRedactor(e.secretValues()...).Error(e.exec(ctx, &rec, p, req, env, &result))
+	if done := e.finished(rec, started, err); err == nil && done != nil {
+		// The code did run: whoever cleans up after a failed run has to know.
+		err = runError(AllErrors(done, CodeValue), &result.ExitCode, &result)
+	}
+	return result, err
 }
 
 func codeDigest(req ExecRequest) (string, int) {
@@ -349,6 +353,11 @@ func (e *Engine) oneShot(ctx context.Context, rec *AuditRecord, ep Endpoint, p *
 	}
 	if err == nil {
 		return left
+	}
+	if run, ok := errors.AsType[*RunError](err); ok { // exit status and output stay with it
+		out := *run
+		out.More = append(slices.Clone(run.More), left)
+		return &out
 	}
 	return Violations(append(AllErrors(err, CodeProvision), left))
 }

@@ -67,10 +67,28 @@ func checkLabels(labels map[string]string) Violations {
 		switch {
 		case k == "" || len(k) > MaxLabelBytes || len(v) > MaxLabelBytes:
 			refuse(k, "a key or value is empty or too long.")
-		case Printable(k) != k || Clean(v) != v:
+		case !isOneLine(k) || Clean(v) != v:
 			refuse(k, "a key or value has control characters.")
 		case len(k) >= len("agentkernel.io/") && k[:len("agentkernel.io/")] == "agentkernel.io/":
 			refuse(k, "the prefix agentkernel.io/ holds this provider's own marks.")
+		}
+	}
+	return found
+}
+
+// checkArguments judges what creation and change of a sandbox have in common.
+func checkArguments(name string, labels map[string]string, packages []string) Violations {
+	var found Violations
+	if !ValidName(name) {
+		found = append(found, &Error{
+			Code: CodeValue, Attempted: "the sandbox was refused", Object: Printable(name), Said: "the name is not possible.",
+			Next: "Use " + ProfileNameHint + ".", Attribute: []string{"name"},
+		})
+	}
+	found = append(found, checkLabels(labels)...)
+	for _, pkg := range packages {
+		if err := CheckRequirement(pkg); err != nil {
+			found = append(found, AllErrors(err, CodeValue)...)
 		}
 	}
 	return found
@@ -94,19 +112,7 @@ func (e *Engine) CheckSandbox(req SandboxRequest) (*Profile, Verdict, error) {
 	if err != nil {
 		return p, verdict, err
 	}
-	var found Violations
-	if !ValidName(req.Name) {
-		found = append(found, &Error{
-			Code: CodeValue, Attempted: "the sandbox was refused", Object: Printable(req.Name), Said: "the name is not possible.",
-			Next: "Use " + ProfileNameHint + ".", Attribute: []string{"name"},
-		})
-	}
-	found = append(found, checkLabels(req.Labels)...)
-	for _, pkg := range req.Packages {
-		if err := CheckRequirement(pkg); err != nil {
-			found = append(found, AllErrors(err, CodeValue)...)
-		}
-	}
+	found := checkArguments(req.Name, req.Labels, req.Packages)
 	for _, k := range sortedKeys(req.EnvWO) {
 		if err := CheckSecret(k, req.EnvWO[k]); err != nil {
 			v := AllErrors(err, CodeValue)
@@ -296,10 +302,8 @@ func (e *Engine) UpdateSandbox(ctx context.Context, ref SandboxRef, up SandboxUp
 	if err != nil {
 		return SandboxInfo{}, e.refused(rec, err)
 	}
-	for _, pkg := range up.AddPackages {
-		if err := CheckRequirement(pkg); err != nil {
-			return SandboxInfo{}, e.refused(rec, err)
-		}
+	if found := checkArguments(up.Name, up.Labels, up.AddPackages); len(found) > 0 {
+		return SandboxInfo{}, e.refused(rec, found)
 	}
 	sb, endpoint, err := e.open(ctx, ref, true)
 	if err != nil {

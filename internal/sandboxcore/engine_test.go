@@ -416,3 +416,116 @@ func TestWriteOnlyValueOfTheSandboxIsRedacted(t *testing.T) {
 		}
 	}
 }
+
+// A run that failed and whose sandbox cannot be removed shows both, with exit status and output.
+func TestFailedOneShotThatCannotBeRemoved(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, nil)
+	b.fake.OnRun = func(_ context.Context, _ sandboxcore.RunRequest, stdout, _ io.Writer) (sandboxcore.RunResult, error) {
+		_, _ = io.WriteString(stdout, "the tail")
+		return sandboxcore.RunResult{ExitCode: 3}, nil
+	}
+	b.fake.SetFail(func(_ context.Context, c string) error {
+		if c == "destroy" {
+			return errInjected
+		}
+		return nil
+	})
+	req := b.run()
+	req.Spec, req.SecretEnv = b.spec, map[string]string{"T": "token"}
+	_, err := b.engine.Exec(t.Context(), req)
+	run, ok := errors.AsType[*sandboxcore.RunError](err)
+	if !ok || run.ExitCode == nil || *run.ExitCode != 3 || run.StdoutTail != "the tail" {
+		t.Fatalf("got %#v", err)
+	}
+	var codes []sandboxcore.Code
+	for _, e := range sandboxcore.AllErrors(err, "") {
+		codes = append(codes, e.Code)
+	}
+	if !slices.Equal(codes, []sandboxcore.Code{sandboxcore.CodeExitStatus, sandboxcore.CodeDeleteFailed}) {
+		t.Errorf("codes %v", codes)
+	}
+}
+
+// A run that cannot be recorded afterwards did run: the error says so, with its exit status.
+func TestAuditFailureAfterTheRun(t *testing.T) {
+	t.Parallel()
+	log, err := sandboxcore.OpenAuditLog(filepath.Join(t.TempDir(), "a"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	fake := &backendtest.Fake{OnRun: func(context.Context, sandboxcore.RunRequest, io.Writer, io.Writer) (sandboxcore.RunResult, error) {
+		return sandboxcore.RunResult{}, log.Close()
+	}}
+	reg := newRegistry(t, fake)
+	e, err := sandboxcore.NewEngine(sandboxcore.EngineConfig{Registry: reg, Audit: log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = e.Exec(t.Context(), sandboxcore.ExecRequest{
+		Spec: mustSpec(t, mustResolve(t, reg, dockerInput(nil))), Kind: sandboxcore.RunScript, Text: []byte("true"), Principal: sandboxcore.DefaultPrincipal(),
+	})
+	run, ok := errors.AsType[*sandboxcore.RunError](err)
+	if !ok || run.ExitCode == nil || *run.ExitCode != 0 || !strings.Contains(err.Error(), "audit log") {
+		t.Errorf("got %#v", err)
+	}
+}
+
+// Paths, label keys and working directories are judged by what is in them, and not by how much of them a message shows.
+func TestLongTextsAreNoControlCharacters(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, nil)
+	long := strings.Repeat("directory/", 30) + "\u00e4\ufffd"
+	run := b.run()
+	run.Spec, run.WorkingDirectory, run.OutputFiles = b.spec, "/"+long, []string{long}
+	if _, _, err := b.engine.CheckExec(run); err != nil {
+		t.Errorf("run: %v", err)
+	}
+	box := b.sandbox()
+	box.Labels = map[string]string{strings.Repeat("k", sandboxcore.MaxLabelBytes): "v"}
+	if _, _, err := b.engine.CheckSandbox(box); err != nil {
+		t.Errorf("sandbox: %v", err)
+	}
+	for _, bad := range []string{"a\nb", "a\tb", "a\x1bb", "a\u202eb", strings.Repeat("d/", sandboxcore.MaxPathBytes/2) + "f"} {
+		for name, change := range map[string]func(*sandboxcore.ExecRequest){
+			"output_files": func(r *sandboxcore.ExecRequest) { r.OutputFiles = []string{bad} }, "working_directory": func(r *sandboxcore.ExecRequest) { r.WorkingDirectory = bad },
+		} {
+			run := b.run()
+			run.Spec = b.spec
+			change(&run)
+			if _, _, err := b.engine.CheckExec(run); !sandboxcore.IsCode(err, sandboxcore.CodeValue) || !strings.Contains(fmt.Sprint(err), "bytes") && name != "output_files" {
+				t.Errorf("%s %.10q: %v", name, bad, err)
+			}
+		}
+	}
+	cut := sandboxcore.Printable(strings.Repeat("a", 199) + "\u00e4b")
+	if want := strings.Repeat("a", 199) + "…"; cut != want {
+		t.Errorf("cut inside a character: %q", cut[190:])
+	}
+}
+
+// What was not known at plan is judged again when it is applied.
+func TestUpdateIsJudged(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, nil)
+	info := b.create(t)
+	ref := sandboxcore.SandboxRef{Backend: "docker", Endpoint: info.Endpoint, NativeID: info.NativeID}
+	good := sandboxcore.SandboxUpdate{Spec: b.spec, Name: "sb", Principal: sandboxcore.DefaultPrincipal()}
+	for name, change := range map[string]func(*sandboxcore.SandboxUpdate){
+		"name":     func(u *sandboxcore.SandboxUpdate) { u.Name = "no name" },
+		"labels":   func(u *sandboxcore.SandboxUpdate) { u.Labels = map[string]string{"agentkernel.io/managed": "false"} },
+		"packages": func(u *sandboxcore.SandboxUpdate) { u.AddPackages = []string{"--index-url=x"} },
+	} {
+		up := good
+		change(&up)
+		if _, err := b.engine.UpdateSandbox(t.Context(), ref, up); !sandboxcore.IsCode(err, sandboxcore.CodeValue) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if b.fake.Count("update") != 0 {
+		t.Errorf("calls %v", b.fake.Calls())
+	}
+	if _, err := b.engine.UpdateSandbox(t.Context(), ref, good); err != nil {
+		t.Error(err)
+	}
+}

@@ -176,6 +176,10 @@ func AllErrors(err error, fallback Code) []*Error {
 	if err == nil {
 		return nil
 	}
+	var run *RunError
+	if errors.As(err, &run) {
+		return append([]*Error{run.Err}, run.More...)
+	}
 	var v Violations
 	if errors.As(err, &v) {
 		return v
@@ -194,6 +198,8 @@ type RunError struct {
 	ExitCode   *int
 	StdoutTail string
 	StderrTail string
+	// More is what failed after the run: the removal of its sandbox.
+	More []*Error
 }
 
 // Error gives the cause's text.

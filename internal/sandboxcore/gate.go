@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 )
 
 // Names of policy dimensions, as they stand in Verdict.Unenforced.
@@ -279,7 +278,10 @@ func checkOperation(p *Profile, op Operation, caps Capabilities) error {
 	if op.MaxLifetime && !caps.MaxLifetime {
 		add(CodeLifetime, []string{"max_lifetime"}, "this backend does not end a sandbox by itself.", "Remove max_lifetime.")
 	}
-	if limit := time.Duration(p.Policy.Timeout * float64(time.Second)); op.Timeout < 0 || op.Timeout > limit {
+	if op.Timeout < 0 {
+		add(CodeValue, []string{"timeout"}, fmt.Sprintf("the timeout %s is negative.", op.Timeout), "Use a positive one, or leave it out to have the policy's.")
+	}
+	if limit := seconds(p.Policy.Timeout); op.Timeout > limit {
 		add(CodeValue, []string{"timeout"}, fmt.Sprintf("the timeout %s is beyond the policy's %s.", op.Timeout, limit), "Use a shorter one, or raise policy.timeout of the profile.")
 	}
 	if len(found) > 0 {

@@ -32,6 +32,9 @@ const (
 	MinMemoryMB = 6        // MiB: the least that container engines accept
 )
 
+// MaxPathBytes is the longest path that is accepted anywhere: PATH_MAX of Linux.
+const MaxPathBytes = 4096
+
 // ProfileInput is a profile as a user wrote it: nil is unset. Blocks are the settings blocks that are present, by name,
 // with the values that were set (unset keys absent).
 type ProfileInput struct {
@@ -169,7 +172,7 @@ func (r *resolver) policy(in PolicyInput) Policy {
 	for _, e := range in.NetworkAllow {
 		c, err := CanonicalAllowEntry(e)
 		if err != nil {
-			r.refuse(CodeValue, at("network_allow"), err.Error(), "Write a CIDR such as 192.0.2.0/24 or a domain such as example.org or *.example.org.")
+			r.refuse(CodeValue, at("network_allow"), err.Error()+".", "Write a CIDR such as 192.0.2.0/24 or a domain such as example.org or *.example.org.")
 			continue
 		}
 		p.NetworkAllow = append(p.NetworkAllow, c)
@@ -190,7 +193,7 @@ func (r *resolver) paths(attr []string, in []string) []string {
 	var out []string
 	for _, s := range in {
 		if err := CheckAbsolutePath(s); err != nil {
-			r.refuse(CodeValue, attr, err.Error(), "Write an absolute path without \"..\".")
+			r.refuse(CodeValue, attr, err.Error()+".", "Write an absolute path without \"..\".")
 			continue
 		}
 		out = append(out, path.Clean(s))
@@ -204,8 +207,8 @@ func CheckAbsolutePath(s string) error {
 	switch {
 	case !utf8.ValidString(s) || strings.ContainsFunc(s, unicode.IsControl):
 		return fmt.Errorf("the path %q has bytes that a path cannot have here", Printable(s))
-	case len(s) > 4096:
-		return fmt.Errorf("a path is longer than 4096 bytes")
+	case len(s) > MaxPathBytes:
+		return fmt.Errorf("a path is longer than %d bytes", MaxPathBytes)
 	case !strings.HasPrefix(s, "/"):
 		return fmt.Errorf("the path %q is not absolute", Printable(s))
 	case slices.Contains(strings.Split(s, "/"), ".."):

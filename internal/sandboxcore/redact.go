@@ -222,6 +222,10 @@ func (r *Redactor) Error(err error) error {
 		out := *run
 		out.Err = r.one(run.Err)
 		out.StdoutTail, out.StderrTail = r.String(run.StdoutTail), r.String(run.StderrTail)
+		out.More = make([]*Error, len(run.More))
+		for i, e := range run.More {
+			out.More[i] = r.one(e)
+		}
 		return &out
 	}
 	var v Violations

@@ -55,7 +55,8 @@ func EncodeSpec(p *Profile) (string, error) {
 	}
 	text, err := canonicalJSON(m)
 	if err == nil && len(text) > MaxSpecBytes {
-		err = fmt.Errorf("the spec has %d bytes, more than %d", len(text), MaxSpecBytes)
+		err = profileError(p, CodeValue, nil, fmt.Sprintf("its spec has %d bytes, more than %d.", len(text), MaxSpecBytes),
+			"Shorten its lists: name directories instead of each path in them, and networks instead of each address.")
 	}
 	return text, err
 }
