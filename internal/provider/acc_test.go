@@ -227,6 +227,57 @@ func TestAccSecrets(t *testing.T) {
 	}
 }
 
+// TestAccUntrustedOutput: a MiB of code works, and bytes that are no text are stored as such only on request.
+func TestAccUntrustedOutput(t *testing.T) {
+	for _, p := range places()[:3] {
+		t.Run(p.name, func(t *testing.T) {
+			f, _ := acceptance(t, p.parts...)
+			big := `join("", concat([for i in range(1024) : "# ${join("", [for j in range(1020) : "x"])}\n"], ["import sys; sys.stdout.buffer.write(b'\\xff\\x1b[31mok\\xe2\\x80\\xae')"]))`
+			resource.UnitTest(t, resource.TestCase{
+				ProtoV6ProviderFactories: f,
+				Steps: []resource.TestStep{
+					{
+						Config: p.job("", "code = "+big+"\n  base64_output = true"),
+						ConfigStateChecks: []statecheck.StateCheck{
+							statecheck.ExpectKnownValue("agentkernel_exec.e", tfjsonpath.New("stdout"), knownvalue.StringExact("\ufffd\\x1b[31mok\\u202e")),
+							statecheck.ExpectKnownValue("agentkernel_exec.e", tfjsonpath.New("stdout_base64"), knownvalue.StringExact("/xtbMzFtb2vigK4=")),
+							statecheck.ExpectKnownValue("agentkernel_exec.e", tfjsonpath.New("stdout_bytes"), knownvalue.Int64Exact(11)),
+						},
+					},
+					{
+						Config:      p.job("", "script = \"echo begun; sleep 60\"\n  timeout = \"2s\""),
+						ExpectError: regexp.MustCompile(`(?s)AK5001`),
+					},
+				},
+			})
+		})
+	}
+}
+
+// TestAccSensitiveValuesKeepTheirMark: a sensitive variable in a plain map stays hidden in the plan, and hides no other key.
+func TestAccSensitiveValuesKeepTheirMark(t *testing.T) {
+	f, _ := acceptance(t, testenv.Local)
+	p := place{typeName: "local_subprocess", block: "{}"}
+	resource.UnitTest(t, resource.TestCase{
+		ProtoV6ProviderFactories: f,
+		Steps: []resource.TestStep{{
+			Config: `
+variable "hidden" {
+  sensitive = true
+  default   = "not for everybody"
+}
+` + p.job(`env = { HIDDEN = var.hidden, OPEN = "1" }`, `script = "true"`),
+			ConfigPlanChecks: resource.ConfigPlanChecks{PreApply: []plancheck.PlanCheck{
+				plancheck.ExpectSensitiveValue("agentkernel_sandbox.s", tfjsonpath.New("env").AtMapKey("HIDDEN")),
+			}},
+			ConfigStateChecks: []statecheck.StateCheck{
+				statecheck.ExpectSensitiveValue("agentkernel_sandbox.s", tfjsonpath.New("env").AtMapKey("HIDDEN")),
+				statecheck.ExpectKnownValue("agentkernel_sandbox.s", tfjsonpath.New("env").AtMapKey("OPEN"), knownvalue.StringExact("1")),
+			},
+		}},
+	})
+}
+
 // TestAccDockerDrift: what somebody does to a container behind our back gives exactly the documented plan.
 func TestAccDockerDrift(t *testing.T) {
 	f, _ := acceptance(t, testenv.Docker)

@@ -39,12 +39,35 @@ var built = sync.OnceValues(func() (string, error) {
 
 func TestMain(m *testing.M) {
 	code := m.Run()
+	if left := leftGoroutines(); left != "" && code == 0 {
+		_, _ = fmt.Fprintf(os.Stderr, "goroutines of the provider are left after its tests:\n%s\n", left)
+		code = 1
+	}
 	if builtUsed {
 		if dir, err := built(); err == nil {
 			_ = os.RemoveAll(dir)
 		}
 	}
 	os.Exit(code)
+}
+
+// leftGoroutines gives the stacks of goroutines that still run code of the module.
+func leftGoroutines() string {
+	var left []string
+	for range 40 {
+		left = nil
+		buf := make([]byte, 4<<20)
+		for _, stack := range strings.Split(string(buf[:runtime.Stack(buf, true)]), "\n\n") {
+			if strings.Contains(stack, "terraform-provider-agentkernel/internal/") && !strings.Contains(stack, "TestMain(") {
+				left = append(left, stack)
+			}
+		}
+		if len(left) == 0 {
+			break
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	return strings.Join(left, "\n\n")
 }
 
 var builtUsed bool
