@@ -19,7 +19,7 @@ import (
 func TestExample(t *testing.T) {
 	cli := testenv.TerraformCLI(t)
 	testenv.Require(t, testenv.Local)
-	peer, err := e2bpeer.Start(context.Background(), e2bpeer.Options{})
+	peer, err := e2bpeer.Start(context.WithoutCancel(t.Context()), e2bpeer.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,7 +54,7 @@ func TestExample(t *testing.T) {
 	destroyed := false
 	t.Cleanup(func() {
 		if !destroyed {
-			c := exec.CommandContext(context.Background(), cli, "destroy", "-auto-approve", "-no-color")
+			c := exec.CommandContext(context.WithoutCancel(t.Context()), cli, "destroy", "-auto-approve", "-no-color")
 			c.Dir, c.Env = dir, env
 			_ = c.Run()
 		}

@@ -222,6 +222,9 @@ func (p *Peer) answer(b *box) map[string]any {
 	out := map[string]any{
 		"sandboxID": b.id, "templateID": b.template, "clientID": "6532622b", "envdVersion": p.opt.EnvdVersion, "domain": nil, "trafficAccessToken": nil,
 	}
+	if p.opt.EnvdURL {
+		out["envdUrl"] = p.pathURL(b.id)
+	}
 	if b.token != "" && !p.noToken {
 		out["envdAccessToken"] = b.token
 	}
@@ -250,6 +253,9 @@ func (p *Peer) describe(b *box, single bool) map[string]any {
 		out["domain"] = nil
 		out["allowInternetAccess"] = b.internet
 		out["network"] = b.network
+		if p.opt.EnvdURL {
+			out["envdUrl"] = p.pathURL(b.id)
+		}
 		if b.token != "" && !p.noToken {
 			out["envdAccessToken"] = b.token
 		}

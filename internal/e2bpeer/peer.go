@@ -39,6 +39,8 @@ type Options struct {
 	EnvdVersion string
 	// World, when not nil, is what sandboxes can reach; without it they have a loopback interface only. Needs root.
 	World *World
+	// EnvdURL: answers name the address of a sandbox's daemon, as servers of the protocol e2b-rest/1 may.
+	EnvdURL bool
 	// Plain: no process and no namespace is made, for tests of the control plane alone.
 	Plain bool
 }

@@ -5,6 +5,7 @@ package e2bpeer
 import (
 	"crypto/sha256"
 	"encoding/base64"
+	"maps"
 	"net/http"
 	"strconv"
 	"strings"
@@ -13,10 +14,23 @@ import (
 
 const portEnvd = 49983
 
+// pathURL is the address of a daemon by path.
+func (p *Peer) pathURL(id string) string {
+	return p.proxyURL + "/sandbox/" + id + "/" + strconv.Itoa(portEnvd)
+}
+
 // proxyRequest is the proxy in front of the sandboxes. The headers that name a sandbox count only where the Host is
 // sandbox.*, localhost or an address.
 func (p *Peer) proxyRequest(w http.ResponseWriter, r *http.Request) {
 	id, port := "", 0
+	if rest, ok := strings.CutPrefix(r.URL.Path, "/sandbox/"); ok { // by path, as some servers route
+		parts := strings.SplitN(rest, "/", 3)
+		if len(parts) == 3 {
+			r.Header.Set("E2b-Sandbox-Id", parts[0])
+			r.Header.Set("E2b-Sandbox-Port", parts[1])
+			r.URL.Path = "/" + parts[2]
+		}
+	}
 	host := r.Host
 	if h, _, ok := strings.Cut(host, ":"); ok {
 		host = h
@@ -37,9 +51,7 @@ func (p *Peer) proxyRequest(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		out := map[string]any{"sandboxId": id, "message": message, "code": status}
-		for k, v := range more {
-			out[k] = v
-		}
+		maps.Copy(out, more)
 		writeJSON(w, status, out)
 	}
 	if id == "" || port == 0 {
@@ -87,12 +99,12 @@ func (p *Peer) envd(b *box, w http.ResponseWriter, r *http.Request) {
 		fail(w, http.StatusUnauthorized, "unauthorized access, please provide a valid access token or method signing if supported")
 		return
 	}
-	switch {
-	case r.URL.Path == "/files":
+	switch r.URL.Path {
+	case "/files":
 		b.files(w, r)
-	case r.URL.Path == "/envs":
+	case "/envs":
 		writeJSON(w, http.StatusOK, b.envs)
-	case r.URL.Path == "/metrics":
+	case "/metrics":
 		writeJSON(w, http.StatusOK, map[string]any{"ts": p.opt.Now().Unix(), "cpu_count": 2, "cpu_used_pct": 1.5, "mem_total": 1 << 29, "mem_used": 1 << 26})
 	default:
 		b.rpc().ServeHTTP(w, r)

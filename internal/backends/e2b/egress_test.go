@@ -30,7 +30,7 @@ func newWorld(t *testing.T) *e2bpeer.World {
 			testenv.Skip(t, testenv.Root, "no "+program+" on the PATH", "apt-get install iproute2 nftables util-linux")
 		}
 	}
-	w, err := e2bpeer.NewWorld(context.Background(), names)
+	w, err := e2bpeer.NewWorld(context.WithoutCancel(t.Context()), names)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -145,7 +145,7 @@ func TestEgress(t *testing.T) {
 		if err := m.Resume(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if got := reached(t, m.(*sandbox), all); len(got) != 0 {
+		if got := reached(t, handle(t, m), all); len(got) != 0 {
 			t.Errorf("after a pause: reached %v", got)
 		}
 	})

@@ -95,7 +95,7 @@ func flood(w http.ResponseWriter, status int) {
 }
 
 // strike makes the n-th request of a plane fail, or every one from the n-th on.
-func strike(peer *e2bpeer.Peer, plane string, n int64, all bool, f fault) *atomic.Int64 {
+func strike(peer *e2bpeer.Peer, plane string, n int64, all bool, f fault) {
 	var count atomic.Int64
 	peer.Intercept(func(on string, w http.ResponseWriter, r *http.Request, next http.Handler) {
 		hit := false
@@ -115,14 +115,13 @@ func strike(peer *e2bpeer.Peer, plane string, n int64, all bool, f fault) *atomi
 		}
 		f.serve(w, r)
 	})
-	return &count
 }
 
 func quick(b *backend) {
 	b.times.call, b.times.upload, b.times.start, b.times.kill = 250*time.Millisecond, 400*time.Millisecond, 2*time.Second, 3*time.Second
 	b.times.backoff, b.times.poll, b.times.lost, b.times.gone, b.times.rateLimit = time.Millisecond, time.Millisecond, 20*time.Millisecond, 100*time.Millisecond, time.Second
-	real := b.times.wait
-	b.times.wait = func(ctx context.Context, d time.Duration) error { return real(ctx, min(d, 5*time.Millisecond)) }
+	sleep := b.times.wait
+	b.times.wait = func(ctx context.Context, d time.Duration) error { return sleep(ctx, min(d, 5*time.Millisecond)) }
 }
 
 // TestFaultsOfTheAPI: every operation, with each of its calls failing in each way, once and for good. One error with a code

@@ -22,7 +22,7 @@ func newPeer(t testing.TB, opt e2bpeer.Options) *e2bpeer.Peer {
 	if !opt.Plain {
 		testenv.Require(t, testenv.Local)
 	}
-	p, err := e2bpeer.Start(context.Background(), opt)
+	p, err := e2bpeer.Start(context.WithoutCancel(t.Context()), opt)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,10 +88,19 @@ func create(t testing.TB, e *endpoint, p *sandboxcore.Profile) *sandbox {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return m.(*sandbox)
+	return handle(t, m)
 }
 
-// refused fails unless err has the code and says what it must.
+func handle(t testing.TB, m sandboxcore.ManagedSandbox) *sandbox {
+	t.Helper()
+	s, ok := m.(*sandbox)
+	if !ok {
+		t.Fatalf("a %T", m)
+	}
+	return s
+}
+
+// wantError fails unless err has the code and says what it must.
 func wantError(t testing.TB, err error, code sandboxcore.Code) {
 	t.Helper()
 	if err == nil {

@@ -118,7 +118,7 @@ func (d *daemon) small(ctx context.Context, msg *startRequest) (string, int, err
 	if err != nil {
 		return "", 0, err
 	}
-	defer stream.Close() //nolint:errcheck // it was read to its end, or is given up
+	defer stream.Close()
 	var out, errs bytes.Buffer
 	for stream.Receive() {
 		ev := stream.Msg().Event

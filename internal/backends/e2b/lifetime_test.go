@@ -71,8 +71,11 @@ func TestLifetime(t *testing.T) {
 		{"time over while Terraform was away", nil, func(_ *testing.T, _ *e2bpeer.Peer, k *clock, _ *sandbox) { k.advance(31 * time.Minute) }, dormant, 30 * time.Minute},
 		{"a day later", nil, func(_ *testing.T, _ *e2bpeer.Peer, k *clock, _ *sandbox) { k.advance(24 * time.Hour) }, dormant, 30 * time.Minute},
 		{
-			"time over, without auto_pause", []func(*sandboxcore.Profile){set(keyAutoPause, false)},
-			func(_ *testing.T, _ *e2bpeer.Peer, k *clock, _ *sandbox) { k.advance(31 * time.Minute) }, look{}, 0,
+			"time over, without auto_pause",
+			[]func(*sandboxcore.Profile){set(keyAutoPause, false)},
+			func(_ *testing.T, _ *e2bpeer.Peer, k *clock, _ *sandbox) { k.advance(31 * time.Minute) },
+			look{},
+			0,
 		},
 		{"a time of its own", []func(*sandboxcore.Profile){minutes(90)}, func(_ *testing.T, _ *e2bpeer.Peer, k *clock, _ *sandbox) { k.advance(80 * time.Minute) }, alive, 90 * time.Minute},
 		{"a fraction of a second is rounded up", []func(*sandboxcore.Profile){minutes(1.0 / 40)}, func(*testing.T, *e2bpeer.Peer, *clock, *sandbox) {}, alive, 2 * time.Second},

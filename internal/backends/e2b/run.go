@@ -231,7 +231,7 @@ func (r *run) receive(ctx context.Context, msg *startRequest, stdout io.Writer) 
 			return
 		}
 	}
-	defer stream.Close() //nolint:errcheck // it was read to where it matters
+	defer stream.Close()
 	for stream.Receive() {
 		ev := stream.Msg().Event
 		switch {
