@@ -138,9 +138,9 @@ func (p *Peer) create(w http.ResponseWriter, r *http.Request, v2 bool) {
 	}
 	secure := v2 || (in.Secure != nil && *in.Secure)
 	if in.Timeout == nil {
-		in.Timeout = ptr(15)
+		in.Timeout = new(15)
 		if v2 {
-			in.Timeout = ptr(300)
+			in.Timeout = new(300)
 		}
 	}
 	if _, ok := p.lifetime(w, *in.Timeout); !ok {

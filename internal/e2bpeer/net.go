@@ -100,7 +100,7 @@ func (w *World) inhabit(addresses []string) error {
 				if a == resolverAddress {
 					continue
 				}
-				l, err := net.Listen("tcp4", net.JoinHostPort(a, port)) //nolint:noctx // on this thread or not at all
+				l, err := net.Listen("tcp4", net.JoinHostPort(a, port))
 				if err != nil {
 					return err
 				}
@@ -111,13 +111,13 @@ func (w *World) inhabit(addresses []string) error {
 				w.work.Go(func() { _ = s.Serve(l) })
 			}
 		}
-		l, err := net.Listen("tcp4", fmt.Sprintf(":%d", proxyPort)) //nolint:noctx // as above
+		l, err := net.Listen("tcp4", fmt.Sprintf(":%d", proxyPort))
 		if err != nil {
 			return err
 		}
 		w.closers = append(w.closers, l)
 		w.work.Go(func() { w.proxy(l) })
-		dns, err := net.ListenPacket("udp4", resolverAddress+":53") //nolint:noctx // as above
+		dns, err := net.ListenPacket("udp4", resolverAddress+":53")
 		if err != nil {
 			return err
 		}

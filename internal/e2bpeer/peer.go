@@ -231,14 +231,15 @@ func (p *Peer) Lifetime(id string) time.Time {
 
 // AddForeign makes a sandbox without anybody's marks and gives its id.
 func (p *Peer) AddForeign() (string, error) {
-	b, _, err := p.newBox(createBody{TemplateID: "base", Timeout: ptr(3600), Metadata: map[string]string{"owner": "somebody else"}}, true)
+	b, _, err := p.newBox(createBody{TemplateID: "base", Timeout: new(3600), Metadata: map[string]string{"owner": "somebody else"}}, true)
 	if err != nil {
 		return "", err
 	}
 	return b.id, nil
 }
 
-func ptr[T any](v T) *T { return &v }
+//go:fix inline
+func ptr[T any](v T) *T { return new(v) }
 
 func (p *Peer) watch(plane string, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

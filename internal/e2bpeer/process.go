@@ -238,8 +238,7 @@ func (b *box) spawn(who user, msg *startMessage, gone <-chan struct{}) (*process
 	_, _ = stdoutEnd.Close(), stderrEnd.Close()
 	if err != nil {
 		_, _ = stdout.Close(), stderr.Close()
-		var known *connect.Error
-		if errors.As(err, &known) {
+		if _, ok := errors.AsType[*connect.Error](err); ok {
 			return nil, nil, err
 		}
 		return nil, nil, connect.NewError(connect.CodeInternal, err)

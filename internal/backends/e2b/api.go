@@ -190,8 +190,7 @@ func (a *api) once(ctx context.Context, c call) (int, http.Header, error) {
 // stripURL takes the address out of an error of net/http: diagnostics name the server once, and a query is nobody's
 // business.
 func stripURL(err error) error {
-	var u *url.Error
-	if errors.As(err, &u) {
+	if u, ok := errors.AsType[*url.Error](err); ok {
 		return u.Err
 	}
 	return err

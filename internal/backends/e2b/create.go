@@ -110,8 +110,7 @@ func quietCause(err error) error { return errors.New(clip(sandboxcore.Printable(
 
 // mayHaveActed reports an error after which the server may have made a sandbox all the same.
 func mayHaveActed(err error) bool {
-	var s sentError
-	if errors.As(err, &s) {
+	if _, ok := errors.AsType[sentError](err); ok {
 		return true
 	}
 	a, ok := statusOf(err)

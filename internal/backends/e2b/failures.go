@@ -41,8 +41,7 @@ func (e *endpoint) failure(ctx context.Context, err error, code sandboxcore.Code
 	if err == nil {
 		return nil
 	}
-	var known *sandboxcore.Error
-	if errors.As(err, &known) {
+	if _, ok := errors.AsType[*sandboxcore.Error](err); ok {
 		return err
 	}
 	out := &sandboxcore.Error{Code: code, Attempted: attempted, Object: object, Err: quiet{err}}
@@ -140,8 +139,7 @@ func (e *endpoint) unanswered(ctx context.Context, out *sandboxcore.Error, err e
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), isReset(err):
 		out.Said, out.Next = "The connection broke before the answer was complete.", "Run the command again."
 	default:
-		var rpc *connect.Error
-		if errors.As(err, &rpc) {
+		if rpc, ok := errors.AsType[*connect.Error](err); ok {
 			out.Said = sentence(fmt.Sprintf("The daemon of the sandbox said (%s): %s", rpc.Code(), clip(sandboxcore.Printable(rpc.Message()), 500)))
 			out.Next = "Run the command again."
 			return

@@ -4,6 +4,7 @@ package e2b
 
 import (
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -21,9 +22,7 @@ func TestPlace(t *testing.T) {
 	env := map[string]string{"E2B_API_KEY": "env-key"}
 	with := func(more ...string) map[string]string {
 		out := map[string]string{}
-		for k, v := range env {
-			out[k] = v
-		}
+		maps.Copy(out, env)
 		for i := 0; i < len(more); i += 2 {
 			out[more[i]] = more[i+1]
 		}

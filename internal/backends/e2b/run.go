@@ -427,8 +427,7 @@ func (r *run) broken(ctx context.Context) (sandboxcore.RunResult, error) {
 // rootCause is the innermost text worth showing: not the address that net/http puts around it.
 func rootCause(err error) error {
 	err = stripURL(err)
-	var s sentError
-	if errors.As(err, &s) {
+	if s, ok := errors.AsType[sentError](err); ok {
 		return s.error
 	}
 	return err

@@ -234,7 +234,7 @@ func TestFeatures(t *testing.T) {
 		return func(e *sandboxcore.Engine, spec string) error {
 			req := sandboxcore.ExecRequest{Spec: spec, Kind: sandboxcore.RunCommand, Argv: []string{"true"}, Principal: sandboxcore.DefaultPrincipal()}
 			change(&req)
-			_, err := e.Exec(context.Background(), req)
+			_, err := e.Exec(t.Context(), req)
 			return err
 		}
 	}
@@ -242,7 +242,7 @@ func TestFeatures(t *testing.T) {
 		return func(e *sandboxcore.Engine, spec string) error {
 			req := sandboxcore.SandboxRequest{Spec: spec, Name: "x", Principal: sandboxcore.DefaultPrincipal()}
 			change(&req)
-			_, err := e.CreateSandbox(context.Background(), req, func(sandboxcore.SandboxInfo) {})
+			_, err := e.CreateSandbox(t.Context(), req, func(sandboxcore.SandboxInfo) {})
 			return err
 		}
 	}
