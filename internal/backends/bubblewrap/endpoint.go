@@ -25,7 +25,7 @@ type endpoint struct {
 }
 
 func connect(_ context.Context, settings sandboxcore.Settings, getenv func(string) string) (sandboxcore.Endpoint, error) {
-	dir, err := workspace.DataDir(settings.String(settingDataDir, ""), getenv)
+	dir, err := workspace.DataDir(sandboxcore.BackendBubblewrap, settings.String(settingDataDir, ""), getenv)
 	if err != nil {
 		return nil, err
 	}
@@ -199,7 +199,7 @@ func (e *endpoint) passable() error {
 				Code: sandboxcore.CodeValue, Attempted: "the data directory was refused", Object: e.store.Dir(), Err: err,
 				Said:      "sandboxes run under users of their own, because the provider is root, and these may not enter " + dir + ".",
 				Next:      "Make it passable (chmod o+x " + dir + "), or set data_dir of bubblewrap to a directory below one that everybody may enter.",
-				Attribute: []string{settingDataDir},
+				Attribute: []string{string(sandboxcore.BackendBubblewrap), settingDataDir},
 			}
 		}
 		if dir == filepath.Dir(dir) {

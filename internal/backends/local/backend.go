@@ -72,7 +72,7 @@ func (b *backend) Connect(context.Context) (sandboxcore.Endpoint, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.endpoint == nil {
-		dir, err := workspace.DataDir(b.settings.String("data_dir", ""), b.getenv)
+		dir, err := workspace.DataDir(sandboxcore.BackendLocalSubprocess, b.settings.String("data_dir", ""), b.getenv)
 		if err != nil {
 			return nil, err
 		}

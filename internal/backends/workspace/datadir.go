@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -27,16 +28,23 @@ func DataDirSetting(kind sandboxcore.BackendType) sandboxcore.Setting {
 	}
 }
 
+// dataDirAttribute is where the setting stands in the provider block.
+func dataDirAttribute(kind sandboxcore.BackendType) []string {
+	return []string{string(kind), "data_dir"}
+}
+
 // systemDataDir is the default of root. It is not root's home: a sandbox that runs under a user of its own has to be
 // able to enter the directories above its workspace, and /root is closed on most systems.
 const systemDataDir = "/var/lib/agentkernel"
 
-// DataDir is the data directory that a provider setting (empty: none) and the environment give. It looks at no file.
-func DataDir(setting string, getenv func(string) string) (string, error) {
+// DataDir is the data directory that the provider setting of a backend kind (empty: none) and the environment give. It
+// looks at no file.
+func DataDir(kind sandboxcore.BackendType, setting string, getenv func(string) string) (string, error) {
 	bad := func(said string) (string, error) {
 		return "", &sandboxcore.Error{
-			Code: sandboxcore.CodeValue, Attempted: "could not tell the data directory of sandboxes", Said: said,
-			Next: "Set data_dir to an absolute path in the provider configuration.", Attribute: []string{"data_dir"},
+			Code: sandboxcore.CodeValue, Attempted: "could not tell the data directory of sandboxes", Object: string(kind), Said: said,
+			Next:      fmt.Sprintf("Set %s = { data_dir = … } to an absolute path in the provider block.", kind),
+			Attribute: dataDirAttribute(kind),
 		}
 	}
 	if setting != "" {

@@ -74,7 +74,7 @@ func (s *Store) unusable(attempted string, err error) error {
 	return &sandboxcore.Error{
 		Code: sandboxcore.CodeUnreachable, Attempted: attempted, Object: s.dir, Err: err,
 		Next:      "Make the data directory usable for the user that runs the provider, or set data_dir to another one.",
-		Attribute: []string{"data_dir"},
+		Attribute: dataDirAttribute(s.kind),
 	}
 }
 
@@ -204,7 +204,7 @@ func (s *Store) Create(ctx context.Context, opts Options) (*Sandbox, error) {
 		return &sandboxcore.Error{
 			Code: sandboxcore.CodeProvision, Attempted: "could not create the sandbox", Object: s.dir, Err: err,
 			Next:      "Nothing was left behind. Make the data directory usable, or set data_dir to another one.",
-			Attribute: []string{"data_dir"},
+			Attribute: dataDirAttribute(s.kind),
 		}
 	}
 	if err := s.prepare(); err != nil {

@@ -55,12 +55,15 @@ func TestDataDir(t *testing.T) {
 		if root {
 			want = c.forRoot
 		}
-		got, err := DataDir(c.setting, func(k string) string { return c.env[k] })
+		got, err := DataDir(sandboxcore.BackendBubblewrap, c.setting, func(k string) string { return c.env[k] })
 		if got != want || (err == nil) != (want != "") {
 			t.Errorf("%s: got %q, %v; want %q", c.name, got, err, want)
 		}
 		if err != nil && !sandboxcore.IsCode(err, sandboxcore.CodeValue) {
 			t.Errorf("%s: %v", c.name, err)
+		}
+		if err != nil && !strings.Contains(err.Error(), "(bubblewrap)") {
+			t.Errorf("%s: %v does not say of which backend", c.name, err)
 		}
 	}
 }
