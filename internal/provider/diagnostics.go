@@ -167,10 +167,10 @@ func replaceWarning(id string, reasons []string) diag.Diagnostic {
 	return diag.NewWarningDiagnostic("Sandbox Will Be Replaced", fmt.Sprintf("The sandbox %s has to be replaced, and the files in it will be lost. What changed: %s.", id, strings.Join(reasons, ", ")))
 }
 
-func lateReplacementError(id string, reasons []string) *sandboxcore.Error {
+func lateReplacementError(id string, change sandboxChange) *sandboxcore.Error {
 	return &sandboxcore.Error{
-		Code: sandboxcore.CodeValue, Attempted: "the sandbox was not changed", Object: id, Attribute: []string{"profile"},
-		Said: "values that were not known at plan turned out to need a replacement (" + strings.Join(reasons, ", ") + "), and the plan did not say that files would be lost.",
+		Code: sandboxcore.CodeValue, Attempted: "the sandbox was not changed", Object: id, Attribute: []string{change.blame[0].String()},
+		Said: "values that were not known at plan turned out to need a replacement (" + strings.Join(change.replace, ", ") + "), and the plan did not say that files would be lost.",
 		Next: "Run terraform apply again: the values are known now, and the plan will show the replacement.",
 	}
 }

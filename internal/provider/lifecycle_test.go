@@ -383,6 +383,51 @@ func TestRefusedRunLeavesNothingToCleanUp(t *testing.T) {
 	}
 }
 
+// TestHalfKnownValuesNeverReplaceUnasked: one element that is not known yet is no reason to lose files either, and a
+// default that an older configuration did not take is not planned from its state.
+func TestHalfKnownValuesNeverReplaceUnasked(t *testing.T) {
+	fake := newFake()
+	s := newServer(t, fake, config{"secrets": config{"token": "hunter2hunter2"}})
+	cfg := config{
+		"profile": profile(t, s, nil), "env": config{"A": "1", "B": "2"}, "secret_env": config{"T": "token"}, "labels": config{"team": "x"},
+		"principal": config{"mode": "agent", "subject": "bob"},
+	}
+	state := s.MustApply(tSandbox, protocoltest.State{}, cfg)
+	for name, value := range map[string]any{
+		"env": config{"A": "1", "B": protocoltest.Unknown}, "secret_env": config{"T": protocoltest.Unknown}, "labels": config{"team": protocoltest.Unknown},
+		"principal": config{"subject": protocoltest.Unknown},
+	} {
+		t.Run(name, func(t *testing.T) {
+			half := cfg.With(config{name: value})
+			p := s.Plan(tSandbox, state, half)
+			noErrors(t, p.Diags)
+			if p.Action != protocoltest.Update {
+				t.Fatalf("%s %v", p.Action, p.RequiresReplace)
+			}
+			same, d := s.Apply(p, config{name: cfg[name]})
+			noErrors(t, d)
+			s.MustBeSettled(same, cfg)
+			kept, d := s.Apply(p, config{name: map[string]any{"env": config{"A": "1", "B": "3"}, "secret_env": config{"T": "other"}, "labels": config{"team": "y"}, "principal": config{"subject": "eve"}}[name]})
+			wantError(t, d, "AK1003", "turned out to need a replacement", "Attribute: "+name)
+			if !kept.Exists() {
+				t.Error("state lost")
+			}
+		})
+	}
+	p := s.Plan(tSandbox, state, cfg.With(config{"env": config{"A": "9", "B": protocoltest.Unknown}}))
+	if p.Action != protocoltest.Replace {
+		t.Errorf("a known element that differs: %s", p.Action)
+	}
+	user := s.MustApply(tExec, protocoltest.State{}, config{"profile": profile(t, s, config{"identity": config{"mode": "agent"}}), "script": "1", "principal": config{"mode": "agent", "subject": "bob"}})
+	again := s.Plan(tExec, user, config{"profile": cfg["profile"], "script": "1", "principal": config{"mode": protocoltest.Unknown}})
+	noErrors(t, again.Diags)
+	if again.Get("principal", "subject") != protocoltest.Unknown {
+		t.Errorf("planned subject %v", again.Get("principal", "subject"))
+	}
+	_, d := s.Apply(again, config{"principal": config{"mode": "agent", "subject": "terraform"}})
+	noErrors(t, d)
+}
+
 // TestUnknownProfileNeverReplacesUnasked: a spec that is not known at plan is no reason to lose files. When it turns out
 // to need a replacement, the apply refuses and the next plan says so.
 func TestUnknownProfileNeverReplacesUnasked(t *testing.T) {

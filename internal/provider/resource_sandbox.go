@@ -264,7 +264,7 @@ func (r *sandboxResource) Update(ctx context.Context, req resource.UpdateRequest
 	}
 	change, err := r.change(&state, &plan, p)
 	if err == nil && len(change.replace) > 0 {
-		err = lateReplacementError(state.ID.ValueString(), change.replace)
+		err = lateReplacementError(state.ID.ValueString(), change)
 	}
 	if err != nil {
 		report.error(ctx, err, sandboxcore.CodeSpec)

@@ -106,8 +106,33 @@ func (c *sandboxChange) packages(state, plan *sandboxModel) {
 	}
 }
 
-// changed reports whether a planned value is known and another one.
-func changed(before, after attr.Value) bool { return !after.IsUnknown() && !before.Equal(after) }
+// changed reports whether a planned value is another one for certain. One that is known only in part counts as
+// unchanged as long as the known part is what it was.
+func changed(before, after attr.Value) bool {
+	if after.IsUnknown() {
+		return false
+	}
+	elements := func(v attr.Value) map[string]attr.Value {
+		switch x := v.(type) {
+		case types.Map:
+			return x.Elements()
+		case types.Object:
+			return x.Attributes()
+		}
+		return nil
+	}
+	then, now := elements(before), elements(after)
+	if now == nil || before.IsNull() || after.IsNull() {
+		return !before.Equal(after)
+	}
+	for name, v := range now {
+		old, ok := then[name]
+		if !ok || changed(old, v) {
+			return true
+		}
+	}
+	return len(then) != len(now)
+}
 
 func sameDuration(state, plan *sandboxModel) bool {
 	if state.MaxLifetime.IsNull() || plan.MaxLifetime.IsNull() || plan.MaxLifetime.IsUnknown() {
@@ -195,14 +220,17 @@ func (r *sandboxResource) principal(ctx context.Context, config attributeReader,
 	return planPrincipal(ctx, config, r.data.principal, &plan.Principal)
 }
 
-// planPrincipal resolves a construct's principal. One that is configured but not known yet stays as Terraform planned it.
+// planPrincipal resolves a construct's principal, as far as it is known.
 func planPrincipal(ctx context.Context, config attributeReader, fallback principal, plan *types.Object) (principal, diag.Diagnostics) {
 	var configured types.Object
 	diags := config.GetAttribute(ctx, path.Root("principal"), &configured)
 	who, more := resolvePrincipal(ctx, configured, fallback)
 	diags.Append(more...)
-	if who.known || configured.IsNull() {
+	switch {
+	case who.known || configured.IsNull():
 		*plan = principalObject(who)
+	case !configured.IsUnknown():
+		*plan = halfPrincipal(configured)
 	}
 	return who, diags
 }

@@ -86,6 +86,29 @@ func resolvePrincipal(ctx context.Context, obj types.Object, fallback principal)
 	return out, diags
 }
 
+// halfPrincipal is the planned form of a principal of which something is not known yet. What it leaves out gets its
+// default and not what an older configuration said, which Terraform would keep: the apply could not hold to that.
+func halfPrincipal(configured types.Object) types.Object {
+	attrs := configured.Attributes()
+	mode, _ := attrs["mode"].(types.String)
+	subject, _ := attrs["subject"].(types.String)
+	if mode.IsNull() {
+		mode = types.StringValue(string(sandboxcore.IdentityAgent))
+		attrs["mode"] = mode
+	}
+	if subject.IsNull() {
+		subject = types.StringValue("")
+		switch {
+		case mode.IsUnknown():
+			subject = types.StringUnknown()
+		case mode.ValueString() == string(sandboxcore.IdentityAgent):
+			subject = types.StringValue(sandboxcore.DefaultPrincipal().Subject)
+		}
+		attrs["subject"] = subject
+	}
+	return types.ObjectValueMust(principalTypes, attrs)
+}
+
 // principal is a principal that may not be known yet.
 type principal struct {
 	known bool
