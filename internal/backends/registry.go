@@ -6,6 +6,7 @@ import (
 	"github.com/agentkernel/terraform-provider-agentkernel/internal/backends/docker"
 	"github.com/agentkernel/terraform-provider-agentkernel/internal/backends/e2b"
 	"github.com/agentkernel/terraform-provider-agentkernel/internal/backends/local"
+	"github.com/agentkernel/terraform-provider-agentkernel/internal/backends/plugin"
 	"github.com/agentkernel/terraform-provider-agentkernel/internal/sandboxcore"
 )
 
@@ -16,5 +17,6 @@ func Registry() *sandboxcore.Registry {
 		docker.Factory(),
 		e2b.Factory(),
 		local.Factory(),
+		plugin.Factory(),
 	)
 }
