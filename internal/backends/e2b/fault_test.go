@@ -176,9 +176,10 @@ func TestFaultsOfTheAPI(t *testing.T) {
 		}},
 		{"destroy", 2, false, func(ctx context.Context, w *world) error { return w.s.Destroy(ctx) }},
 	}
-	peer := newPeer(t, e2bpeer.Options{Plain: true})
 	for _, op := range operations {
 		t.Run(op.name, func(t *testing.T) {
+			t.Parallel() // nearly all of it is waiting for answers that do not come
+			peer := newPeer(t, e2bpeer.Options{Plain: true})
 			for _, f := range faults() {
 				for n := int64(1); n <= op.calls; n++ {
 					for _, all := range []bool{false, true} {
