@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/agentkernel/terraform-provider-agentkernel/internal/testenv"
 )
 
 func TestUpload(t *testing.T) {
@@ -152,7 +154,7 @@ func TestUploadDiskFull(t *testing.T) {
 	needRoot(t)
 	dir := t.TempDir()
 	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=64k"); err != nil {
-		t.Skip(err)
+		testenv.Skip(t, testenv.Root, "no file system can be mounted: "+err.Error(), "run the tests as root with CAP_SYS_ADMIN")
 	}
 	defer func() { must(t, syscall.Unmount(dir, 0)) }()
 	_, err := Upload(testContext(t), start(t, "run").Conn, dir+"/f", 0o600, bytes.NewReader(make([]byte, 8<<20)), nil)

@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/agentkernel/terraform-provider-agentkernel/internal/testenv"
 )
 
 // TestMain also plays the provider process of TestClientProcessKilled.
@@ -178,14 +180,12 @@ func fileExists(path string) bool {
 
 func needRoot(t testing.TB) {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
+	testenv.Require(t, testenv.Root)
 }
 
 func need(t testing.TB, program string) {
 	t.Helper()
 	if _, err := exec.LookPath(program); err != nil {
-		t.Skipf("needs %s", program)
+		testenv.Skip(t, testenv.Local, "no "+program+" here", "apt-get install python3 strace util-linux qemu-user-static")
 	}
 }

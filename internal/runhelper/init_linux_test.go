@@ -10,6 +10,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/agentkernel/terraform-provider-agentkernel/internal/testenv"
 )
 
 // container is `akrun init` as PID 1 of a pid namespace, as an engine would start it.
@@ -268,7 +270,7 @@ func TestForeignProcIsNotTrusted(t *testing.T) {
 func TestInitEndsAForkBombWithoutSupervisor(t *testing.T) {
 	dir := pidsCgroup(t, 128)
 	if dir == "" {
-		t.Skip("no writable pids cgroup: a fork bomb needs a limit")
+		testenv.Skip(t, testenv.Cgroup, "no writable pids cgroup, and a fork bomb needs a limit", "run the tests as root on a machine with a writable pids controller")
 	}
 	need(t, "python3")
 	c := startContainer(t)

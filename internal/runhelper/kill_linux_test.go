@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/agentkernel/terraform-provider-agentkernel/internal/testenv"
 )
 
 // sleeper is shell text that sleeps under a mark, in a process whose command line shows it.
@@ -512,7 +514,7 @@ func pidsCgroup(t testing.TB, limit int) string {
 func TestForkBomb(t *testing.T) {
 	dir := pidsCgroup(t, 128)
 	if dir == "" {
-		t.Skip("no writable pids cgroup: a fork bomb needs a limit")
+		testenv.Skip(t, testenv.Cgroup, "no writable pids cgroup, and a fork bomb needs a limit", "run the tests as root on a machine with a writable pids controller")
 	}
 	need(t, "python3")
 	// Every process forks as fast as it can, in sessions of its own, and leaves its parent.
@@ -609,13 +611,13 @@ func TestOOM(t *testing.T) {
 	}
 	dir := filepath.Join(base, fmt.Sprintf("akrun-test-oom-%d", os.Getpid()))
 	if err := os.Mkdir(dir, 0o755); err != nil {
-		t.Skipf("no writable memory cgroup: %v", err)
+		testenv.Skip(t, testenv.Cgroup, "no writable memory cgroup: "+err.Error(), "run the tests as root on a machine with a writable memory controller")
 	}
 	t.Cleanup(func() {
 		eventually(t, "the cgroup goes away", func() bool { return os.Remove(dir) == nil })
 	})
 	if err := os.WriteFile(dir+"/"+limit, []byte("67108864"), 0o600); err != nil {
-		t.Skipf("no memory limit: %v", err)
+		testenv.Skip(t, testenv.Cgroup, "no memory limit: "+err.Error(), "run the tests as root on a machine with a writable memory controller")
 	}
 	in := func(p *proc) *Conn {
 		if err := os.WriteFile(dir+"/cgroup.procs", []byte(strconv.Itoa(p.cmd.Process.Pid)), 0o600); err != nil {

@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/agentkernel/terraform-provider-agentkernel/internal/testenv"
 )
 
 // In most containers the helper has no privilege at all.
@@ -81,7 +83,7 @@ func TestWithoutNewSystemCalls(t *testing.T) {
 			var out bytes.Buffer
 			res, err := Run(testContext(t), begin(), sh("ls /proc/self/fd | wc -l; %s & (setsid sh -c \"%s & wait\" &); touch %s/x; exit 3", sleeper(mark), sleeper(mark), dir), &out, nil)
 			if res.ExitCode == 0 && err != nil && !fileExists(dir+"/x") {
-				t.Skipf("strace does not work here: %v", err)
+				testenv.Skip(t, testenv.Root, "strace does not work here: "+err.Error(), "run the tests as root, with ptrace allowed")
 			}
 			// 0, 1, 2, the code, the directory that ls reads; the shell may keep one of its own.
 			if n := strings.TrimSpace(out.String()); err != nil || res.ExitCode != 3 || (n != "5" && n != "4") || res.LeftoversKilled == 0 {
@@ -103,7 +105,7 @@ func TestWithoutSubreaper(t *testing.T) {
 	_, err = Run(testContext(t), conn, sh("echo no"), nil, nil)
 	var se *StartError
 	if errors.Is(err, ErrStreamBroken) {
-		t.Skipf("strace does not work here: %v", err)
+		testenv.Skip(t, testenv.Root, "strace does not work here: "+err.Error(), "run the tests as root, with ptrace allowed")
 	}
 	if !errors.As(err, &se) || se.Stage != "subreaper" || se.Errno != EINVAL {
 		t.Errorf("%v", err)

@@ -124,10 +124,18 @@ func Require(tb testing.TB, parts ...Part) {
 	}
 }
 
-// Skip skips a test in the form that the summary after `make test` reads. It is for a lack that only the test itself
-// can find; one that several tests share belongs into the table.
+// Skip skips a test in the form that the summary after `make test` reads, and fails it instead when the part is named in
+// AGENTKERNEL_TEST_REQUIRE. It is for a lack that only the test itself can find; one that several tests share belongs
+// into the table.
 func Skip(tb testing.TB, part Part, reason, enable string) {
 	tb.Helper()
+	required, err := listed(EnvRequire)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	if slices.Contains(required, part) {
+		tb.Fatalf("REQUIRED %s: %s; enable with: %s", part, reason, enable)
+	}
 	tb.Skipf("SKIP %s: %s; enable with: %s", part, reason, enable)
 }
 
