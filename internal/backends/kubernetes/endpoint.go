@@ -49,12 +49,11 @@ type client struct {
 	kube   kubernetes.Interface
 }
 
-// silence keeps the client library from writing to standard error, which is Terraform's log: what matters comes back as
-// an error, and what the library prints beside it may hold addresses and answers.
-var silence = sync.OnceFunc(func() { klog.SetLogger(logr.Discard()) })
+// The client library does not write to standard error, which is Terraform's log: what matters comes back as an error,
+// and what the library prints beside it may hold addresses and answers. Its logger can be set only before it is used.
+func init() { klog.SetLogger(logr.Discard()) }
 
 func newEndpoint(to target, b *backend) (*endpoint, error) {
-	silence()
 	to.config = rest.CopyConfig(to.config)
 	// The client's own limit of five requests a second would make a hundred sandboxes wait for nothing; the server has
 	// limits of its own and says when to come back, which the client obeys.

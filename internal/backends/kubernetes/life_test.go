@@ -169,10 +169,9 @@ func TestLostNode(t *testing.T) {
 	}
 	t.Cleanup(untaint)
 	refused(t, c.untilGone(t, s), sandboxcore.CodeGone, "DeletionByTaintManager")
-	impatient := *c.e
-	impatient.timings.gone = time.Second
 	stuck := *s
-	stuck.e = &impatient
+	stuck.e = dial(t, sandboxcore.Settings{keyConfigPath: c.Kubeconfig})
+	stuck.e.timings.gone = time.Second
 	refused(t, stuck.Destroy(t.Context()), sandboxcore.CodeDeleteFailed, "testnode")
 	resume()
 	untaint()
