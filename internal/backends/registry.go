@@ -5,6 +5,7 @@ import (
 	"github.com/agentkernel/terraform-provider-agentkernel/internal/backends/bubblewrap"
 	"github.com/agentkernel/terraform-provider-agentkernel/internal/backends/docker"
 	"github.com/agentkernel/terraform-provider-agentkernel/internal/backends/e2b"
+	"github.com/agentkernel/terraform-provider-agentkernel/internal/backends/kubernetes"
 	"github.com/agentkernel/terraform-provider-agentkernel/internal/backends/local"
 	"github.com/agentkernel/terraform-provider-agentkernel/internal/backends/plugin"
 	"github.com/agentkernel/terraform-provider-agentkernel/internal/sandboxcore"
@@ -16,6 +17,7 @@ func Registry() *sandboxcore.Registry {
 		bubblewrap.Factory(),
 		docker.Factory(),
 		e2b.Factory(),
+		kubernetes.Factory(),
 		local.Factory(),
 		plugin.Factory(),
 	)
