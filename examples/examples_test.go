@@ -38,14 +38,14 @@ func TestExamples(t *testing.T) {
 		"    \"hashicorp/agentkernel\" = \""+bin+"\"\n  }\n  direct {}\n}\n")
 
 	var found []string
-	for _, pattern := range []string{"provider", "data-sources/*", "resources/*"} {
+	for _, pattern := range []string{"provider", "data-sources/*", "resources/*", "guides/*"} {
 		dirs, err := filepath.Glob(pattern)
 		if err != nil {
 			t.Fatal(err)
 		}
 		found = append(found, dirs...)
 	}
-	if len(found) < 7 {
+	if len(found) < 8 {
 		t.Fatalf("found only %v", found)
 	}
 	for _, example := range found {
