@@ -88,7 +88,7 @@ func (r *execResource) Schema(_ context.Context, _ resource.SchemaRequest, resp 
 		},
 		"working_directory": text("Directory to run in; a relative one is below the environment's default." + runsAgain),
 		"output_files": schema.ListAttribute{
-			MarkdownDescription: "Files to bring back in `files` after the run: at most 1 MiB each and 4 MiB together. One that is missing, or that holds a known secret, is an error." + runsAgain,
+			MarkdownDescription: "Files to bring back in `files` after the run: at most 1 MiB each and 4 MiB together. A relative path is below the environment's default directory (`/workspace`), whatever `working_directory` is; on `bubblewrap` and `local_subprocess` only files of the workspace can be brought back. One that is missing, or that holds a known secret, is an error." + runsAgain,
 			Optional:            true, ElementType: types.StringType,
 			Validators: []validator.List{listvalidator.NoNullValues()},
 		},
@@ -116,7 +116,7 @@ func (r *execResource) Schema(_ context.Context, _ resource.SchemaRequest, resp 
 			Optional:            true,
 		},
 		"background": schema.StringAttribute{
-			MarkdownDescription: "What happens to processes that the run leaves behind: `kill` (the default) or `keep`.",
+			MarkdownDescription: "What happens to processes that the run leaves behind: `kill` (the default) or `keep`, which is refused where the backend cannot keep them (`keep_background` in its capabilities).",
 			Optional:            true,
 			Validators:          []validator.String{oneOf(backgroundKill, backgroundKeep)},
 		},
@@ -145,7 +145,7 @@ func (r *execResource) Schema(_ context.Context, _ resource.SchemaRequest, resp 
 	}
 	resp.Schema = schema.Schema{
 		MarkdownDescription: "One run of code, shell text or a command: in an environment that exists (`binding`), or in a sandbox made for it (`profile`). " +
-			"It runs when it is created and again, in place, when something changes that the run depends on. The result is a record: a refresh asks no backend. " +
+			"It runs when it is created and again, in place, when something changes that the run depends on. The result is a record: a refresh asks no backend, and there is no import. " +
 			"A first run that fails leaves no object; a run again that fails keeps the last good record, so that the next plan shows the change again. Runs in one sandbox are parallel: order them with `depends_on`.",
 		Attributes: attributes,
 	}

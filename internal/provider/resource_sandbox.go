@@ -57,7 +57,7 @@ func (r *sandboxResource) Schema(ctx context.Context, _ resource.SchemaRequest, 
 			"Import it by its id, `<backend>/<native id>`.",
 		Attributes: map[string]schema.Attribute{
 			"profile": schema.StringAttribute{
-				MarkdownDescription: "The `spec` of an `agentkernel_profile`. A change that the sandbox does not depend on is recorded, one that the backend can make in place is made in place, every other one replaces the sandbox, and the plan warns that its files are lost.",
+				MarkdownDescription: "The `spec` of an `agentkernel_profile`. A change that the sandbox does not depend on is recorded, one that the backend can make in place is made in place, every other one replaces the sandbox, and the plan warns that its files are lost. What a backend changes in place is `live_update` in its capabilities: on `docker` `cpu` and `memory_mb`, on `bubblewrap` no part of the policy.",
 				Required:            true,
 			},
 			"name": schema.StringAttribute{
@@ -65,7 +65,7 @@ func (r *sandboxResource) Schema(ctx context.Context, _ resource.SchemaRequest, 
 				Optional:            true, Computed: true,
 			},
 			"env": schema.MapAttribute{
-				MarkdownDescription: "Environment of every run in the sandbox.",
+				MarkdownDescription: "Environment of every run in the sandbox. A change replaces the sandbox.",
 				Optional:            true, ElementType: types.StringType, Validators: noNulls,
 			},
 			"secret_env": schema.MapAttribute{
@@ -82,7 +82,7 @@ func (r *sandboxResource) Schema(ctx context.Context, _ resource.SchemaRequest, 
 				Optional:            true,
 			},
 			"labels": schema.MapAttribute{
-				MarkdownDescription: "Labels by which the sandbox can be found. The prefix `agentkernel.io/` is reserved.",
+				MarkdownDescription: "Labels by which the sandbox can be found. The prefix `agentkernel.io/` is reserved. Changed in place where the backend can, otherwise a change replaces the sandbox.",
 				Optional:            true, ElementType: types.StringType, Validators: noNulls,
 			},
 			"packages": schema.ListAttribute{
@@ -92,7 +92,7 @@ func (r *sandboxResource) Schema(ctx context.Context, _ resource.SchemaRequest, 
 			},
 			"principal": principalAttribute(true),
 			"desired_state": schema.StringAttribute{
-				MarkdownDescription: "`running` (the default) or `paused`. A sandbox that was paused or stopped from outside shows here what it is and is brought back in place by the next apply.",
+				MarkdownDescription: "`running` (the default) or `paused`, which is refused where the backend cannot pause. A sandbox that was paused or stopped from outside shows here what it is and is brought back in place by the next apply.",
 				Optional:            true, Computed: true,
 				Default:    stringdefault.StaticString(string(sandboxcore.StatusRunning)),
 				Validators: []validator.String{oneOf(sandboxcore.StatusRunning, sandboxcore.StatusPaused)},

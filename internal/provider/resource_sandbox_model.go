@@ -44,7 +44,7 @@ var bindingTypes = map[string]attr.Type{
 }
 
 func bindingAttribute(computed bool) schema.SingleNestedAttribute {
-	description := "Where to run: the `binding` of an `agentkernel_sandbox`, as a whole."
+	description := "Where to run: the `binding` of an `agentkernel_sandbox`, as a whole. Another sandbox runs the code again, a change of the same one in place does not."
 	if computed {
 		description = "Names this sandbox to `agentkernel_exec`. At plan everything but `endpoint` and `id` of a sandbox still to be made is known, so that runs in it are checked then."
 	}

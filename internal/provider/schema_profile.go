@@ -92,7 +92,7 @@ func policyAttribute(description string) schema.SingleNestedAttribute {
 		Optional:            true,
 		Attributes: map[string]schema.Attribute{
 			"network_egress": schema.StringAttribute{
-				MarkdownDescription: "`allow` (the default), `deny` or `allowlist`.",
+				MarkdownDescription: "`allow` (the default: nothing is kept from the code), `deny` (nothing outside the sandbox can be reached, name servers included; the sandbox has a loopback interface of its own) or `allowlist`.",
 				Optional:            true,
 				Validators:          []validator.String{oneOf(sandboxcore.NetworkAllow, sandboxcore.NetworkDeny, sandboxcore.NetworkAllowlist)},
 			},
@@ -101,19 +101,19 @@ func policyAttribute(description string) schema.SingleNestedAttribute {
 				Optional:            true, ElementType: types.StringType, Validators: paths,
 			},
 			"fs_allow_read": schema.ListAttribute{
-				MarkdownDescription: "Absolute paths that may be read; everything else may not.",
+				MarkdownDescription: "Absolute paths that may be read beside what every sandbox of the backend sees; everything else may not. On `bubblewrap` they are paths of this machine, which has to have them.",
 				Optional:            true, ElementType: types.StringType, Validators: paths,
 			},
 			"fs_allow_write": schema.ListAttribute{
-				MarkdownDescription: "Absolute paths that may be written; everything else may not.",
+				MarkdownDescription: "Absolute paths that may be written; everything else may not. On `docker` exactly these are writable, beside the container's own `/dev` and `/dev/shm`: list `/workspace` and `/tmp` too if code writes there. On `bubblewrap` they are paths of this machine, beside `/workspace`, `/tmp` and `/dev/shm`, which are always writable.",
 				Optional:            true, ElementType: types.StringType, Validators: paths,
 			},
 			"cpu": schema.Float64Attribute{
-				MarkdownDescription: "Limit of processor time, in cores.",
+				MarkdownDescription: "Limit of processor time of the whole sandbox, in cores, such as `0.5`.",
 				Optional:            true,
 			},
 			"memory_mb": schema.Float64Attribute{
-				MarkdownDescription: "Limit of memory, in MB; a whole number.",
+				MarkdownDescription: "Limit of memory of the whole sandbox, in MB of 1048576 bytes; a whole number.",
 				Optional:            true, Validators: []validator.Float64{wholeNumber{}},
 			},
 			"timeout": schema.Float64Attribute{
@@ -121,11 +121,11 @@ func policyAttribute(description string) schema.SingleNestedAttribute {
 				Optional:            true,
 			},
 			"strict": schema.BoolAttribute{
-				MarkdownDescription: "Whether a policy that the backend cannot enforce is refused (the default). With `false` it is accepted with a warning on every plan.",
+				MarkdownDescription: "Whether a policy that the backend cannot enforce is refused (the default). With `false` it is accepted with a warning on every plan, the code runs without the limit, and `unenforced` lists it.",
 				Optional:            true,
 			},
 			"min_isolation": schema.StringAttribute{
-				MarkdownDescription: "Weakest isolation tier that is acceptable.",
+				MarkdownDescription: "Weakest isolation tier that is acceptable: " + codeList(sandboxcore.IsolationTiers()) + ".",
 				Optional:            true,
 				Validators:          []validator.String{oneOf(sandboxcore.IsolationTiers()...)},
 			},

@@ -27,7 +27,8 @@ func Factory() sandboxcore.Factory {
 	return sandboxcore.Factory{
 		Type: sandboxcore.BackendBubblewrap,
 		Describe: "Linux namespaces on this machine through the bwrap program: no privileges, a minimal view of the file system, " +
-			"no network under egress deny, memory and cpu limits where control groups can be made.",
+			"no network under egress deny, memory and cpu limits where control groups can be made (elsewhere refused). Egress allow is the network of this machine, " +
+			"loopback included. Unix sockets are forbidden under egress allow and with fs_allow paths. Disk space is not limited.",
 		ProviderSettings: []sandboxcore.Setting{
 			{
 				Name: settingPath, Kind: sandboxcore.KindString, Pattern: "^/", PatternHint: "an absolute path",

@@ -121,7 +121,7 @@ func profileSettings() []sandboxcore.Setting {
 		},
 		{
 			Name: keyUser, Kind: sandboxcore.KindString,
-			Description: "User that code runs as: a name of the image or a number, with `:group` if wanted. Defaults to the image's own user.",
+			Description: "User that code runs as: a name of the image or a number, with `:group` if wanted. Defaults to the image's own user, in most images root of the container.",
 			Pattern:     `^[a-zA-Z0-9_][a-zA-Z0-9_.-]*(:[a-zA-Z0-9_][a-zA-Z0-9_.-]*)?$`, PatternHint: "user or user:group, by name or number",
 		},
 		{

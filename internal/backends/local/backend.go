@@ -14,7 +14,7 @@ func Factory() sandboxcore.Factory {
 	return sandboxcore.Factory{
 		Type: sandboxcore.BackendLocalSubprocess,
 		Describe: "Plain processes on this machine, of the user that runs the provider. There is no isolation: the code can do " +
-			"whatever that user can, and read the provider's memory.",
+			"whatever that user can, and read the provider's memory, secrets included.",
 		ProviderSettings: []sandboxcore.Setting{workspace.DataDirSetting(sandboxcore.BackendLocalSubprocess)},
 		Settings: []sandboxcore.Setting{
 			{
