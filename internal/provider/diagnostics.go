@@ -77,8 +77,8 @@ func errorDetail(e *sandboxcore.Error, tails string) string {
 	if e.Object != "" {
 		fmt.Fprintf(&b, " (%s)", e.Object)
 	}
-	if e.Said != "" {
-		b.WriteString(": " + e.Said)
+	if reason := e.Reason(); reason != "" {
+		b.WriteString(reason)
 	} else {
 		b.WriteString(".")
 	}

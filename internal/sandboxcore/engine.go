@@ -251,6 +251,9 @@ func (e *Engine) ResolveSecrets(secretEnv map[string]string) (map[string]string,
 	return out, nil
 }
 
+// maxEnvBytes is the longest "name=value" that Linux hands to a program: MAX_ARG_STRLEN without the closing NUL.
+const maxEnvBytes = 128<<10 - 1
+
 // CheckEnv refuses names and values that no environment can hold. attr is the attribute to blame.
 func CheckEnv(attr string, env map[string]string) error {
 	var found Violations
@@ -261,6 +264,8 @@ func CheckEnv(attr string, env map[string]string) error {
 			said = "a variable's name is empty or has \"=\" or NUL in it."
 		case strings.ContainsRune(env[k], 0):
 			said = "the value has a NUL byte."
+		case len(k)+len(env[k])+1 > maxEnvBytes:
+			said = fmt.Sprintf("name and value have %d bytes, and Linux gives a program at most %d in one variable.", len(k)+len(env[k])+1, maxEnvBytes)
 		default:
 			continue
 		}

@@ -529,3 +529,62 @@ func TestUpdateIsJudged(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// What is wrong with an output file is said of output_files, and the limits are those of the documentation: per file and
+// in all.
+func TestOutputFilesThatCannotBeTaken(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, nil)
+	content := map[string]int{}
+	b.fake.OnRun = func(context.Context, sandboxcore.RunRequest, io.Writer, io.Writer) (sandboxcore.RunResult, error) {
+		return sandboxcore.RunResult{}, nil
+	}
+	b.fake.OnReadFile = func(name string, limit int64) ([]byte, error) {
+		if n := content[name]; int64(n) <= limit {
+			return make([]byte, n), nil
+		}
+		return nil, &sandboxcore.Error{
+			Code: sandboxcore.CodeOperation, Attempted: "the file could not be read", Object: name, Said: fmt.Sprintf("It is larger than %d bytes.", limit),
+			Attribute: []string{"path"},
+		}
+	}
+	for i := range 5 {
+		content[fmt.Sprint(i)] = sandboxcore.MaxOutputFileBytes
+	}
+	content["large"] = sandboxcore.MaxOutputFileBytes + 1
+	for _, c := range []struct {
+		files []string
+		want  string
+	}{
+		{[]string{"0", "1", "2", "3", "empty"}, ""},
+		{[]string{"large"}, "could not be read (large). It is larger than 1048576 bytes."},
+		{[]string{"0", "1", "2", "3", "4"}, "could not be taken (4): with it the files have more than 4194304 bytes together."},
+	} {
+		req := b.run()
+		req.Spec, req.OutputFiles = b.spec, c.files
+		_, err := b.engine.Exec(t.Context(), req)
+		if c.want == "" {
+			if err != nil {
+				t.Errorf("%v: %v", c.files, err)
+			}
+			continue
+		}
+		e := sandboxcore.AllErrors(err, "")[0]
+		if e.Code != sandboxcore.CodeValue || !slices.Equal(e.Attribute, []string{"output_files"}) || !strings.Contains(e.Error(), c.want) {
+			t.Errorf("%v: %v, attribute %v", c.files, e, e.Attribute)
+		}
+	}
+}
+
+// A variable that no program could be given is refused before anything is created, with its name.
+func TestVariableThatIsTooLong(t *testing.T) {
+	t.Parallel()
+	fits := strings.Repeat("x", 128<<10-len("LONG=")-1)
+	if err := sandboxcore.CheckEnv("env", map[string]string{"LONG": fits}); err != nil {
+		t.Error(err)
+	}
+	err := sandboxcore.CheckEnv("env", map[string]string{"LONG": fits + "x"})
+	if !sandboxcore.IsCode(err, sandboxcore.CodeValue) || !strings.Contains(err.Error(), "(LONG): name and value have 131072 bytes") {
+		t.Error(err)
+	}
+}

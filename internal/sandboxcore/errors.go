@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 )
 
 // Code is the stable code of an error, shown in every diagnostic.
@@ -117,10 +119,7 @@ func (e *Error) Error() string {
 	if e.Object != "" {
 		fmt.Fprintf(&b, " (%s)", e.Object)
 	}
-	if e.Said != "" {
-		b.WriteString(": ")
-		b.WriteString(e.Said)
-	}
+	b.WriteString(e.Reason())
 	if e.Next != "" {
 		b.WriteString(" ")
 		b.WriteString(e.Next)
@@ -129,6 +128,18 @@ func (e *Error) Error() string {
 		fmt.Fprintf(&b, " Original error: %v", e.Err)
 	}
 	return b.String()
+}
+
+// Reason is Said in the form in which it follows what was attempted: after a colon, or, when it is a sentence of its own,
+// after a full stop.
+func (e *Error) Reason() string {
+	switch first, _ := utf8.DecodeRuneInString(e.Said); {
+	case e.Said == "":
+		return ""
+	case unicode.IsUpper(first):
+		return ". " + e.Said
+	}
+	return ": " + e.Said
 }
 
 // Unwrap gives the cause.

@@ -75,9 +75,16 @@ func (f Files) failed(attempted, path string, err error) error {
 		e.Next = "Use a path inside the workspace; links that lead out of it are not followed."
 	case errors.Is(err, fs.ErrNotExist):
 		e.Said = "there is no such file."
+	case errors.As(err, new(unfitError)):
+		e.Said, e.Err = err.Error()+".", nil
 	}
 	return e
 }
+
+// unfitError says why something that is there is no file to take.
+type unfitError string
+
+func (e unfitError) Error() string { return string(e) }
 
 // escapes reports whether os.Root refused the path. The error has no name that could be compared.
 func escapes(err error) bool {
@@ -107,11 +114,11 @@ func (f Files) read(path string, limit int64) ([]byte, fs.FileMode, error) {
 		return nil, 0, err
 	}
 	if !info.Mode().IsRegular() {
-		return nil, 0, errors.New("it is not a regular file")
+		return nil, 0, unfitError("it is not a regular file")
 	}
 	content, err := io.ReadAll(io.LimitReader(file, limit+1))
 	if err == nil && int64(len(content)) > limit {
-		err = fmt.Errorf("it is larger than %d bytes", limit)
+		err = unfitError(fmt.Sprintf("it is larger than %d bytes", limit))
 	}
 	if err != nil {
 		return nil, 0, err

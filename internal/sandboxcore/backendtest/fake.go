@@ -32,6 +32,8 @@ type Fake struct {
 	Fail func(ctx context.Context, call string) error
 	// OnRun plays a run; nil: exit 0, no output.
 	OnRun func(ctx context.Context, req sandboxcore.RunRequest, stdout, stderr io.Writer) (sandboxcore.RunResult, error)
+	// OnReadFile plays the files of a sandbox; nil: what was written there.
+	OnReadFile func(name string, limit int64) ([]byte, error)
 
 	mu      sync.Mutex
 	next    int
@@ -301,6 +303,10 @@ func (s *fakeSandbox) with(ctx context.Context, call string, fn func(*fakeObject
 
 func (s *fakeSandbox) ReadFile(ctx context.Context, name string, limit int64) (content []byte, mode fs.FileMode, err error) {
 	err = s.with(ctx, "read", func(o *fakeObject) error {
+		if s.f.OnReadFile != nil {
+			content, err = s.f.OnReadFile(name, limit)
+			return err
+		}
 		c, ok := o.files[name]
 		if !ok {
 			return &fs.PathError{Op: "read", Path: name, Err: fs.ErrNotExist}
