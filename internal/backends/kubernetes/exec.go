@@ -89,7 +89,7 @@ func (e *endpoint) start(ctx context.Context, c *client, namespace, pod string, 
 // tooManyRequests recognises a server that turned the request away because it is busy. It does so before it looks at the
 // request, in plain text.
 func tooManyRequests(err error) bool {
-	return apierrors.IsTooManyRequests(err) || (httpstream.IsUpgradeFailure(err) && strings.Contains(err.Error(), "(429 ")) ||
+	return apierrors.IsTooManyRequests(err) || strings.Contains(err.Error(), "(429 Too Many Requests)") ||
 		strings.Contains(err.Error(), "Too many requests, please try again later")
 }
 
@@ -101,13 +101,10 @@ func (e *endpoint) startOnce(ctx context.Context, c *client, at *url.URL) (*proc
 	// Only an answer that is no WebSocket is reason for the older protocol. A broken connection is not: the process may
 	// have started. Nor is a refusal.
 	var status apierrors.APIStatus
-	var upgrade *httpstream.UpgradeFailureError
-	refused := errors.As(err, &status) && status.Status().Code != http.StatusBadRequest
-	if tooManyRequests(err) {
-		return nil, err
-	}
-	if refused || (!errors.As(err, &upgrade) && !httpstream.IsUpgradeFailure(err)) {
-		return nil, unwrapUpgrade(err)
+	cause := unwrapUpgrade(err)
+	refused := errors.As(cause, &status) && status.Status().Code != http.StatusBadRequest
+	if refused || tooManyRequests(err) || !httpstream.IsUpgradeFailure(err) {
+		return nil, cause
 	}
 	return e.startSPDY(ctx, c, at)
 }

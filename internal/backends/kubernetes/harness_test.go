@@ -133,6 +133,7 @@ func (c *cluster) kubectl(t testing.TB, args ...string) string {
 func (c *cluster) profile(change ...func(*sandboxcore.Profile)) *sandboxcore.Profile {
 	p := &sandboxcore.Profile{
 		Name: "test", Type: sandboxcore.BackendKubernetes, Environment: sandboxcore.EnvironmentManaged, Identity: sandboxcore.IdentityAgent,
+		Scope: sandboxcore.DefaultScope, IdleTimeout: sandboxcore.DefaultIdleTimeout,
 		Policy:   sandboxcore.Policy{NetworkEgress: sandboxcore.NetworkAllow, Timeout: 120, Strict: true},
 		Settings: sandboxcore.Settings{keyImage: c.Image, keyPullPolicy: "never", keyNamespace: c.ns, keyNetworkPolicy: true},
 	}
