@@ -232,12 +232,17 @@ func TestAccUntrustedOutput(t *testing.T) {
 	for _, p := range places()[:3] {
 		t.Run(p.name, func(t *testing.T) {
 			f, _ := acceptance(t, p.parts...)
-			big := `join("", concat([for i in range(1024) : "# ${join("", [for j in range(1020) : "x"])}\n"], ["import sys; sys.stdout.buffer.write(b'\\xff\\x1b[31mok\\xe2\\x80\\xae')"]))`
+			// From a file: Terraform itself takes minutes to put such a text together in an expression.
+			code := strings.Repeat("# "+strings.Repeat("x", 1021)+"\n", 1024) + `import sys; sys.stdout.buffer.write(b'\xff\x1b[31mok\xe2\x80\xae')`
+			file := filepath.Join(t.TempDir(), "code.py")
+			if err := os.WriteFile(file, []byte(code), 0o600); err != nil {
+				t.Fatal(err)
+			}
 			resource.UnitTest(t, resource.TestCase{
 				ProtoV6ProviderFactories: f,
 				Steps: []resource.TestStep{
 					{
-						Config: p.job("", "code = "+big+"\n  base64_output = true"),
+						Config: p.job("", fmt.Sprintf("code = file(%q)\n  base64_output = true", file)),
 						ConfigStateChecks: []statecheck.StateCheck{
 							statecheck.ExpectKnownValue("agentkernel_exec.e", tfjsonpath.New("stdout"), knownvalue.StringExact("\ufffd\\x1b[31mok\\u202e")),
 							statecheck.ExpectKnownValue("agentkernel_exec.e", tfjsonpath.New("stdout_base64"), knownvalue.StringExact("/xtbMzFtb2vigK4=")),
