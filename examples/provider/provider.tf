@@ -13,8 +13,8 @@ variable "api_token" {
   default   = "an example, not a token"
 }
 
-# Every backend works without settings of its own: the Docker engine, for instance, is the one that DOCKER_HOST or the
-# current context names.
+# No backend has to be set up here: without settings the Docker engine is the one that DOCKER_HOST or the current context
+# names, for instance, and a key or an address comes from the backend's usual environment variables.
 provider "agentkernel" {
   # Named values that reach code through secret_env, and nothing else.
   secrets = {

@@ -72,7 +72,7 @@ func (p *agentKernelProvider) Schema(_ context.Context, _ provider.SchemaRequest
 		Validators: []validator.Map{mapvalidator.NoNullValues()},
 	}
 	attributes["audit_log"] = schema.StringAttribute{
-		MarkdownDescription: "File to which one JSON line is appended for each operation: what, verdict and reasons, profile, principal, backend, sizes and digests, never content. " +
+		MarkdownDescription: "File to which one JSON line is appended for each operation: what, verdict and reasons, fingerprint of the profile, principal, backend, sizes and digests, never content. " +
 			"Defaults to `" + auditLogVariable + "`. When it is set and cannot be written, nothing is done.",
 		Optional: true,
 	}

@@ -20,8 +20,8 @@ func Factory() sandboxcore.Factory {
 			{
 				Name: "workdir", Kind: sandboxcore.KindString, Update: sandboxcore.UpdateRecorded,
 				Pattern: `^/|^[A-Za-z]:[\\/]`, PatternHint: "an absolute path",
-				Description: "Parent directory of workspaces in the Agent Kernel runtime. It is recorded and exported by " +
-					"`agentkernel_runtime_config`; the sandboxes that Terraform makes lie in the provider's `data_dir`.",
+				Description: "Parent directory of workspaces in the Agent Kernel runtime. Terraform only records it; the " +
+					"sandboxes that it makes lie in the provider's `data_dir`.",
 			},
 		},
 		New: func(provider sandboxcore.Settings, getenv func(string) string) (sandboxcore.Backend, error) {
