@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -145,10 +146,13 @@ func (b *box) open() error {
 
 // destroy ends every process of the sandbox and waits for them.
 func (b *box) destroy() {
-	b.endLife()
 	b.procs.mu.Lock()
 	b.procs.over = true
 	b.procs.mu.Unlock()
+	if b.holder == nil {
+		b.signal(syscall.SIGKILL) // while parents are there by which children are found
+	}
+	b.endLife()
 	if b.holder != nil && b.holder.Process != nil {
 		b.signal(syscall.SIGKILL)
 		_ = b.holder.Process.Kill()
@@ -232,6 +236,7 @@ func (b *box) members() []int {
 		}
 	}
 	var out []int
+	children := map[int][]int{}
 	for _, e := range entries {
 		pid, err := strconv.Atoi(e.Name())
 		if err != nil {
@@ -243,12 +248,28 @@ func (b *box) members() []int {
 			}
 			continue
 		}
+		children[parentOf(e.Name())] = append(children[parentOf(e.Name())], pid)
 		env, _ := os.ReadFile("/proc/" + e.Name() + "/environ")
 		if strings.Contains("\x00"+string(env), "\x00E2B_SANDBOX_ID="+b.id+"\x00") {
 			out = append(out, pid)
 		}
 	}
+	for i := 0; i < len(out); i++ { // those that cleared their environment are found by their ancestors
+		for _, c := range children[out[i]] {
+			if !slices.Contains(out, c) && !zombie(strconv.Itoa(c)) {
+				out = append(out, c)
+			}
+		}
+	}
 	return out
+}
+
+func parentOf(pid string) int {
+	status, _ := os.ReadFile("/proc/" + pid + "/status")
+	_, rest, _ := strings.Cut(string(status), "\nPPid:\t")
+	line, _, _ := strings.Cut(rest, "\n")
+	n, _ := strconv.Atoi(line)
+	return n
 }
 
 func zombie(pid string) bool {

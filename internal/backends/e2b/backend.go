@@ -19,7 +19,9 @@ func Factory() sandboxcore.Factory {
 		ProviderSettings: providerSettings(),
 		Settings:         profileSettings(),
 		Describe: "Micro-VMs of E2B: its cloud, a self-hosted one, or a server that speaks its API. Egress deny and allow-lists of " +
-			"addresses and domains, changed while the sandbox runs; paused and woken with memory and files.",
+			"addresses and domains, changed while the sandbox runs; paused and woken with memory and files. A domain is judged by the name " +
+			"that code claims (Host on port 80, TLS server name on 443) and by nothing on other ports. The sandbox's own environment, secrets " +
+			"included, is kept by the server.",
 		New: func(provider sandboxcore.Settings, getenv func(string) string) (sandboxcore.Backend, error) {
 			place, err := readPlace(provider, getenv)
 			if err != nil {

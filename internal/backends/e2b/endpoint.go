@@ -74,13 +74,14 @@ func (e *endpoint) Find(ctx context.Context, nativeID string, fresh bool) (sandb
 		}
 	}
 	var d *sandboxDetail
+	listed := false
 	if !fresh {
 		all, err := e.list(ctx)
 		if err != nil {
 			return nil, err
 		}
 		if f, ok := all[nativeID]; ok {
-			d = &f
+			d, listed = &f, true
 		}
 	}
 	if d == nil {
@@ -96,6 +97,7 @@ func (e *endpoint) Find(ctx context.Context, nativeID string, fresh bool) (sandb
 	if err != nil {
 		return nil, err
 	}
+	s.listed = listed
 	if !fresh && s.o.renewOnRefresh && s.info.Status == sandboxcore.StatusRunning {
 		s.renew(ctx)
 	}

@@ -81,17 +81,17 @@ func (s *sandbox) open() error {
 	return nil
 }
 
-// files gives the daemon for file calls. A handle that came out of a list knows no token yet.
+// files gives the daemon for file calls.
 func (s *sandbox) files(ctx context.Context, attempted string) (*daemon, error) {
 	if err := s.open(); err != nil {
 		return nil, err
 	}
-	if s.session.token == "" && s.o.secure {
+	if s.listed || (s.session.token == "" && s.o.secure) {
 		d, err := s.e.api.get(ctx, s.info.NativeID)
 		if err != nil {
 			return nil, s.e.sandboxFailure(ctx, err, sandboxcore.CodeUnreachable, attempted, s.info.NativeID)
 		}
-		s.session = sessionOf(&d.sandboxAnswer)
+		s.session, s.listed = sessionOf(&d.sandboxAnswer), false
 	}
 	return s.daemon(s.o.user)
 }

@@ -14,6 +14,8 @@ type sandbox struct {
 	o       options // as they stand in the spec on the object
 	info    sandboxcore.SandboxInfo
 	session session
+	// listed: it comes out of a list, which tells neither tokens nor places.
+	listed bool
 }
 
 func rfc3339(t time.Time) string { return t.UTC().Format(time.RFC3339) }
@@ -95,7 +97,7 @@ func (s *sandbox) wake(ctx context.Context, lifetime time.Duration) (resumed boo
 		}
 	}
 	token := s.session.token
-	s.session = sessionOf(answer)
+	s.session, s.listed = sessionOf(answer), false
 	if s.session.token == "" {
 		s.session.token = token
 	}
