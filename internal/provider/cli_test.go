@@ -57,7 +57,7 @@ func leftGoroutines() string {
 	for range 40 {
 		left = nil
 		buf := make([]byte, 4<<20)
-		for _, stack := range strings.Split(string(buf[:runtime.Stack(buf, true)]), "\n\n") {
+		for stack := range strings.SplitSeq(string(buf[:runtime.Stack(buf, true)]), "\n\n") {
 			if strings.Contains(stack, "terraform-provider-agentkernel/internal/") && !strings.Contains(stack, "TestMain(") {
 				left = append(left, stack)
 			}
