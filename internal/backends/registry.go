@@ -5,6 +5,7 @@ import (
 	"github.com/agentkernel/terraform-provider-agentkernel/internal/backends/bubblewrap"
 	"github.com/agentkernel/terraform-provider-agentkernel/internal/backends/docker"
 	"github.com/agentkernel/terraform-provider-agentkernel/internal/backends/e2b"
+	"github.com/agentkernel/terraform-provider-agentkernel/internal/backends/ec2ssm"
 	"github.com/agentkernel/terraform-provider-agentkernel/internal/backends/kubernetes"
 	"github.com/agentkernel/terraform-provider-agentkernel/internal/backends/local"
 	"github.com/agentkernel/terraform-provider-agentkernel/internal/backends/plugin"
@@ -17,6 +18,7 @@ func Registry() *sandboxcore.Registry {
 		bubblewrap.Factory(),
 		docker.Factory(),
 		e2b.Factory(),
+		ec2ssm.Factory(),
 		kubernetes.Factory(),
 		local.Factory(),
 		plugin.Factory(),

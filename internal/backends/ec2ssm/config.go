@@ -1,0 +1,85 @@
+package ec2ssm
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
+	"github.com/aws/aws-sdk-go-v2/config"
+	"github.com/aws/aws-sdk-go-v2/credentials"
+	"github.com/aws/smithy-go/logging"
+
+	"github.com/agentkernel/terraform-provider-agentkernel/internal/sandboxcore"
+)
+
+// awsConfig is what the provider configuration says about AWS, before any file is read.
+type awsConfig struct {
+	region, profile             string
+	accessKey, secretKey, token string
+	ssm, sts, s3                string
+}
+
+func readConfig(s sandboxcore.Settings) (awsConfig, error) {
+	e := s.Object(keyEndpoints)
+	c := awsConfig{
+		region: s.String(keyRegion, ""), profile: s.String(keyProfile, ""), accessKey: s.String(keyAccessKey, ""), secretKey: s.String(keySecretKey, ""),
+		token: s.String(keyToken, ""), ssm: e.String(keySSM, ""), sts: e.String(keySTS, ""), s3: e.String(keyS3, ""),
+	}
+	refuse := func(said, next string, key string) (awsConfig, error) {
+		return c, &sandboxcore.Error{
+			Code: sandboxcore.CodeValue, Attempted: "the aws settings of the provider configuration were refused", Said: said, Next: next, Attribute: []string{providerKey, key},
+		}
+	}
+	switch {
+	case (c.accessKey == "") != (c.secretKey == ""):
+		return refuse("access_key and secret_key belong together, and one of them is missing.", "Set both, or neither.", keyAccessKey)
+	case c.token != "" && c.accessKey == "":
+		return refuse("token belongs to an access_key, which is missing.", "Set access_key and secret_key, or remove token.", keyToken)
+	case c.accessKey != "" && c.profile != "":
+		return refuse("both access_key and profile are set.", "Keep one of them.", keyProfile)
+	case (c.ssm != "" || c.sts != "" || c.s3 != "") && c.accessKey == "" && c.profile == "":
+		// A credential of the environment was not given to whoever is at that address.
+		return refuse("an endpoint is set, but no credential for it.", "Set access_key and secret_key, or profile, beside endpoints.", keyEndpoints)
+	}
+	return c, nil
+}
+
+// load reads the configuration of the AWS tools as far as the provider configuration leaves something to it.
+func (c awsConfig) load(ctx context.Context) (aws.Config, error) {
+	client := awshttp.NewBuildableClient().WithTimeout(time.Minute)
+	options := []func(*config.LoadOptions) error{
+		config.WithHTTPClient(client),
+		// The SDK's own warnings would go to standard error, past Terraform's log.
+		config.WithLogger(logging.Nop{}),
+		// Retries are ours: a SendCommand that was not answered may have started something, and is never sent twice.
+		config.WithRetryer(func() aws.Retryer { return aws.NopRetryer{} }),
+	}
+	if c.region != "" {
+		options = append(options, config.WithRegion(c.region))
+	}
+	if c.profile != "" {
+		options = append(options, config.WithSharedConfigProfile(c.profile))
+	}
+	if c.accessKey != "" {
+		options = append(options, config.WithCredentialsProvider(credentials.NewStaticCredentialsProvider(c.accessKey, c.secretKey, c.token)))
+	}
+	out, err := config.LoadDefaultConfig(ctx, options...)
+	if err != nil {
+		return out, &sandboxcore.Error{
+			Code: sandboxcore.CodeUnreachable, Attempted: "the configuration of the AWS tools could not be read", Object: providerKey,
+			Next: "Repair the shared configuration files, or set region and credential in the provider's aws attribute.", Err: err,
+		}
+	}
+	built, ok := out.HTTPClient.(*awshttp.BuildableClient)
+	if !ok {
+		built = client
+	}
+	out.HTTPClient = &http.Client{
+		Transport: built.GetTransport(), Timeout: built.GetTimeout(),
+		// A request is signed for one host, and what it carries is meant for that host only.
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	return out, nil
+}

@@ -1,0 +1,299 @@
+package ec2ssm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"strings"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/ssm"
+	"github.com/aws/aws-sdk-go-v2/service/ssm/types"
+
+	"github.com/agentkernel/terraform-provider-agentkernel/internal/sandboxcore"
+)
+
+// overhead is what the script may take beside the run itself: taking apart what it carries, the kill at its end.
+const overhead = 30 * time.Second
+
+// machine is the handle of a machine that somebody else owns.
+type machine struct {
+	e       *endpoint
+	client  *client
+	options options
+	object  string
+	info    types.InstanceInformation
+}
+
+var _ sandboxcore.AttachedEnvironment = (*machine)(nil)
+
+// NativeID is the id of the instance or managed node.
+func (m *machine) NativeID() string { return m.options.target }
+
+// Status is running when the agent of the machine answers.
+func (m *machine) Status() sandboxcore.Status {
+	if m.info.PingStatus == types.PingStatusOnline {
+		return sandboxcore.StatusRunning
+	}
+	return sandboxcore.StatusAway
+}
+
+// Platform is what the agent says of its system.
+func (m *machine) Platform() string {
+	out := strings.ToLower(string(m.info.PlatformType))
+	if name := strings.TrimSpace(aws.ToString(m.info.PlatformName) + " " + aws.ToString(m.info.PlatformVersion)); name != "" {
+		out += " (" + name + ")"
+	}
+	return out
+}
+
+// Details are what does not change from look to look.
+func (m *machine) Details() map[string]string {
+	out := map[string]string{"ping_status": string(m.info.PingStatus), "region": m.client.region, "resource_type": string(m.info.ResourceType)}
+	for k, v := range map[string]*string{
+		"agent_version": m.info.AgentVersion, "computer_name": m.info.ComputerName, "ip_address": m.info.IPAddress, "name": m.info.Name, "iam_role": m.info.IamRole,
+	} {
+		if s := aws.ToString(v); s != "" {
+			out[k] = s
+		}
+	}
+	return out
+}
+
+const attemptedRun = "the run on the machine did not succeed"
+
+// ready refuses a machine that cannot run anything now.
+func (m *machine) ready() error {
+	refuse := func(code sandboxcore.Code, said, next string) error {
+		return &sandboxcore.Error{Code: code, Attempted: "the run was refused before anything was sent", Object: m.object, Said: said, Next: next, Attribute: []string{"binding"}}
+	}
+	if m.info.PlatformType != types.PlatformTypeLinux {
+		return refuse(sandboxcore.CodeOperation, fmt.Sprintf("its platform is %q, and runs need a Linux machine.", sandboxcore.Printable(string(m.info.PlatformType))), "Attach to a Linux machine.")
+	}
+	switch m.info.PingStatus {
+	case types.PingStatusOnline:
+		return nil
+	case types.PingStatusConnectionLost:
+		return refuse(sandboxcore.CodeStopped, "its SSM agent has lost the connection to Systems Manager (ConnectionLost).",
+			"Start the machine, or check its agent (systemctl status amazon-ssm-agent) and its way to the service.")
+	case types.PingStatusInactive:
+		return refuse(sandboxcore.CodeStopped, "its registration is inactive (Inactive): the agent has not been heard of for long.",
+			"Start the agent, or register the machine again.")
+	}
+	return refuse(sandboxcore.CodeStopped, fmt.Sprintf("Systems Manager says %q of it.", sandboxcore.Printable(string(m.info.PingStatus))), "Check the machine's SSM agent.")
+}
+
+// Run runs one request on the machine.
+func (m *machine) Run(ctx context.Context, req sandboxcore.RunRequest, stdout, stderr io.Writer) (sandboxcore.RunResult, error) {
+	if err := m.ready(); err != nil {
+		return sandboxcore.RunResult{}, err
+	}
+	id, runAs := m.e.newID(), m.runAs(ctx)
+	load, err := newPayload(id, runAs, req)
+	if err != nil {
+		return sandboxcore.RunResult{}, m.named(err)
+	}
+	ahead, rest := load.uploads(id)
+	for i, lines := range ahead {
+		r, _, err := m.exchange(ctx, id, sending{attempted: "the run could not be brought to the machine", lines: lines, execution: overhead})
+		if err == nil {
+			err = m.refused(r, runAs)
+		}
+		if err == nil && r.word != "stored" {
+			err = m.unknown(attemptedRun, "the machine gave an answer that does not fit.", nil)
+		}
+		if err != nil {
+			// The run itself was never sent.
+			if i > 0 || sandboxcore.IsCode(err, sandboxcore.CodeUnknownOutcome) || ctx.Err() != nil {
+				_ = m.end(ctx, id, "")
+			}
+			return sandboxcore.RunResult{}, m.interrupted(ctx, err, true, false)
+		}
+	}
+	s := sending{
+		attempted: attemptedRun, lines: load.runLines(id, runAs, rest, len(ahead) > 0, m.options.s3 != nil, req),
+		// Delivery counts apart from the run's own time, which begins on the machine.
+		delivery: min(req.Timeout, time.Minute), execution: req.Timeout + req.Grace + overhead, s3: m.options.s3,
+	}
+	return m.run(ctx, id, runAs, s, req, stdout, stderr)
+}
+
+func (m *machine) run(ctx context.Context, id, runAs string, s sending, req sandboxcore.RunRequest, stdout, stderr io.Writer) (sandboxcore.RunResult, error) {
+	command, sent, err := m.send(ctx, s)
+	if err != nil {
+		confirmed := !sent
+		if sent {
+			confirmed = m.end(ctx, id, "") == nil
+		}
+		return sandboxcore.RunResult{}, m.interrupted(ctx, err, !sent, confirmed)
+	}
+	e, err := m.wait(ctx, command, s)
+	if err != nil {
+		confirmed := m.end(ctx, id, command) == nil
+		return sandboxcore.RunResult{}, m.interrupted(ctx, err, false, confirmed)
+	}
+	r, err := m.report(ctx, id, e, s)
+	if err != nil {
+		judged := m.judge(attemptedRun, e, s)
+		if !e.nothingRan() {
+			judged.Err = err
+			if errors.Is(err, errNoReport) {
+				judged.Err = nil
+			}
+			judged.Said += confirmation(m.end(ctx, id, command) == nil)
+		}
+		return sandboxcore.RunResult{}, judged
+	}
+	if err := m.refused(r, runAs); err != nil {
+		return sandboxcore.RunResult{}, err
+	}
+	if r.word != "exit" {
+		_ = m.end(ctx, id, command)
+		return sandboxcore.RunResult{}, m.unknown(attemptedRun, "the machine gave an answer that does not fit.", nil)
+	}
+	res := sandboxcore.RunResult{ExitCode: int(r.number["exit"]), Duration: r.took, LeftoversKilled: int(r.number["left"])}
+	if err := m.output(ctx, id, r, &res, stdout, stderr); err != nil {
+		_ = m.end(ctx, id, "")
+		return res, err
+	}
+	if r.number["late"] == 1 {
+		said := fmt.Sprintf("it took longer than %s and was ended.", req.Timeout)
+		return res, &sandboxcore.Error{
+			Code: sandboxcore.CodeTimeout, Attempted: attemptedRun, Object: m.object, Said: said + confirmation(r.number["alive"] == 0),
+			Next: "Raise timeout, up to policy.timeout of the profile, or let the code do less.",
+		}
+	}
+	if n := r.number["alive"]; n > 0 {
+		res.Notice = joinNotices(res.Notice, fmt.Sprintf("%d processes that the run left behind could not be ended.", n))
+	}
+	return res, nil
+}
+
+func confirmation(dead bool) string {
+	if dead {
+		return " Every process of it was ended."
+	}
+	return " It could not be confirmed that every process of it has ended."
+}
+
+func joinNotices(a, b string) string { return strings.TrimSpace(a + " " + b) }
+
+// runAs is the user of the machine that the principal names.
+func (m *machine) runAs(ctx context.Context) string {
+	if who, ok := sandboxcore.PrincipalOf(ctx); ok && who.EC2SSM != nil && runAsPattern.MatchString(who.EC2SSM.RunAs) {
+		return who.EC2SSM.RunAs
+	}
+	return ""
+}
+
+func (m *machine) named(err error) error {
+	if e, ok := errors.AsType[*sandboxcore.Error](err); ok && e.Object == "" {
+		e.Object = m.object
+	}
+	return err
+}
+
+// interrupted is the error of a run that was given up before it told its end.
+func (m *machine) interrupted(ctx context.Context, err error, nothing, dead bool) error {
+	cause := ctx.Err()
+	own, ok := errors.AsType[*sandboxcore.Error](err)
+	switch {
+	case cause == nil && ok && (nothing || own.Code != sandboxcore.CodeUnknownOutcome):
+		return own
+	case cause == nil && ok:
+		out := *own
+		out.Said += confirmation(dead)
+		return &out
+	}
+	out := &sandboxcore.Error{
+		Code: sandboxcore.CodeUnknownOutcome, Attempted: "the run was cancelled", Object: m.object, Err: err,
+		Next: "Find out what it had done by then before it runs again.",
+	}
+	if errors.Is(cause, context.DeadlineExceeded) {
+		out.Code, out.Attempted = sandboxcore.CodeTimeout, "the run was ended because the time of the operation was over"
+	}
+	switch {
+	case nothing:
+		out.Said, out.Next = "It had not started. Nothing ran.", "Run the command again."
+	default:
+		out.Said = strings.TrimSpace(confirmation(dead))
+		if !dead {
+			out.Code = sandboxcore.CodeUnknownOutcome
+		}
+	}
+	return out
+}
+
+// end cancels a command and kills, on the machine, whatever is left of its run, also when ctx has ended. It gives nil only
+// when the machine confirmed that nothing is alive. CancelCommand alone is a request: it ends the script, not its children.
+func (m *machine) end(ctx context.Context, id, command string) error {
+	return sandboxcore.WithCleanup(ctx, func(ctx context.Context) error {
+		if command != "" {
+			// A command that has ended already, or is not known, cannot be cancelled: what counts is the answer of the machine.
+			_ = m.e.retry(ctx, func(ctx context.Context) error {
+				_, err := m.client.ssm.CancelCommand(ctx, &ssm.CancelCommandInput{CommandId: &command, InstanceIds: []string{m.options.target}})
+				return err
+			})
+		}
+		r, _, err := m.exchange(ctx, id, sending{attempted: "the run could not be ended", lines: endLines(id), execution: overhead})
+		if err != nil {
+			return err
+		}
+		if r.word != "ended" || r.number["alive"] != 0 {
+			return errors.New("the machine did not confirm it")
+		}
+		return nil
+	})
+}
+
+// refused turns what the script refused into an error. Nothing ran.
+func (m *machine) refused(r *report, runAs string) error {
+	if len(r.fail) == 0 {
+		return nil
+	}
+	e := &sandboxcore.Error{Code: sandboxcore.CodeOperation, Attempted: "the run was refused by the machine", Object: m.object}
+	switch r.fail[0] {
+	case "user":
+		e.Code, e.Said, e.Next = sandboxcore.CodeIdentity, fmt.Sprintf("it has no user %q. Nothing ran.", runAs), "Make the user on the machine, or name another one in run_as."
+		e.Attribute = []string{"principal", "ec2_ssm", "run_as"}
+	case "become":
+		e.Code, e.Said = sandboxcore.CodeIdentity, fmt.Sprintf("its SSM agent cannot become the user %q. Nothing ran.", runAs)
+		e.Next = "The agent has to run as root and to find runuser, or to find sudo with a rule that asks for no password."
+		e.Attribute = []string{"principal", "ec2_ssm", "run_as"}
+	case "directory-of-run":
+		e.Code, e.Said, e.Next = sandboxcore.CodeValue, "working_directory does not exist there, or may not be entered. Nothing ran.", "Name a directory that exists for the user of the run."
+		e.Attribute = []string{"working_directory"}
+	case "program":
+		e.Said, e.Next = "the program (or the interpreter of the language) was not found there. Nothing ran.", "Install it, or name its full path."
+	case "payload":
+		e.Code, e.Said, e.Next = sandboxcore.CodeProvision, "what was sent did not arrive whole. Nothing ran.", "Run it again; base64, head, tail and sha256sum have to be there."
+	case "directory":
+		e.Code, e.Said, e.Next = sandboxcore.CodeProvision, "no directory could be made in /tmp. Nothing ran.", "Check that /tmp is writable for the SSM agent and has space."
+	case "setsid":
+		e.Said, e.Next = "it has no setsid, without which a run could not be ended. Nothing ran.", "Install util-linux."
+	default:
+		e.Said, e.Next = fmt.Sprintf("its script said %q. Nothing ran.", sandboxcore.Printable(strings.Join(r.fail, " "))), "Check the machine."
+	}
+	return e
+}
+
+func noFiles() error {
+	return &sandboxcore.Error{
+		Code: sandboxcore.CodeOperation, Attempted: "the file operation was refused", Said: "files are not carried to or from machines.",
+		Next: "Write the result to standard output, or bring it over S3.",
+	}
+}
+
+// ReadFile is not offered; the capabilities say so.
+func (m *machine) ReadFile(context.Context, string, int64) ([]byte, fs.FileMode, error) {
+	return nil, 0, noFiles()
+}
+
+// WriteFile is not offered.
+func (m *machine) WriteFile(context.Context, string, []byte, fs.FileMode) error { return noFiles() }
+
+// RemoveFile is not offered.
+func (m *machine) RemoveFile(context.Context, string) error { return noFiles() }

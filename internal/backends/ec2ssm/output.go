@@ -1,0 +1,184 @@
+package ec2ssm
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	v4 "github.com/aws/aws-sdk-go-v2/aws/signer/v4"
+
+	"github.com/agentkernel/terraform-provider-agentkernel/internal/sandboxcore"
+)
+
+// maxS3Output bounds what is read of a command's output in S3: wholeBytes as base64, with a frame.
+const maxS3Output = 64 << 20
+
+// report gives the report of a run: out of SSM's own answer when it is whole there (24,000 characters at most), else out
+// of the bucket.
+func (m *machine) report(ctx context.Context, id string, e *ended, s sending) (*report, error) {
+	r, err := parseReport(id, aws.ToString(e.out.StandardOutputContent))
+	if err == nil || s.s3 == nil || aws.ToString(e.out.StandardOutputUrl) == "" {
+		return r, err
+	}
+	text, err := m.fromBucket(ctx, aws.ToString(e.out.StandardOutputUrl), s.s3)
+	if err != nil {
+		return nil, err
+	}
+	return parseReport(id, text)
+}
+
+// fromBucket reads one object. Only the key is taken from the URL that SSM names, so that a wrong one cannot lead the
+// signed request anywhere else.
+func (m *machine) fromBucket(ctx context.Context, from string, where *s3Output) (string, error) {
+	u, err := url.Parse(from)
+	if err != nil {
+		return "", fmt.Errorf("the URL of the output cannot be read: %w", err)
+	}
+	key, ok := strings.CutPrefix(u.EscapedPath(), "/"+where.bucket+"/")
+	if !ok {
+		key = strings.TrimPrefix(u.EscapedPath(), "/")
+		if host, _, _ := strings.Cut(u.Hostname(), "."); host != where.bucket {
+			return "", errors.New("the URL of the output is not one of the bucket")
+		}
+	}
+	region := where.region
+	if region == "" {
+		region = m.client.region
+	}
+	base := strings.TrimSuffix(m.e.config.s3, "/")
+	if base == "" {
+		suffix := "amazonaws.com"
+		if strings.HasPrefix(region, "cn-") {
+			suffix = "amazonaws.com.cn"
+		}
+		base = "https://s3." + region + "." + suffix
+	}
+	var text string
+	err = m.e.retry(ctx, func(ctx context.Context) (err error) {
+		text, err = m.get(ctx, base+"/"+where.bucket+"/"+key, region)
+		return err
+	})
+	if err != nil {
+		return "", m.e.failure(ctx, err, "the output of the run could not be read from S3", where.bucket)
+	}
+	return text, nil
+}
+
+// get is GetObject: a GET with a signature over the empty body.
+func (m *machine) get(ctx context.Context, address, region string) (string, error) {
+	creds, err := m.client.config.Credentials.Retrieve(ctx)
+	if err != nil {
+		return "", err
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
+	if err != nil {
+		return "", err
+	}
+	empty := sha256.Sum256(nil)
+	digest := hex.EncodeToString(empty[:])
+	req.Header.Set("X-Amz-Content-Sha256", digest)
+	sign := func(o *v4.SignerOptions) { o.DisableURIPathEscaping = true }
+	if err := v4.NewSigner().SignHTTP(ctx, creds, req, digest, "s3", region, m.e.clock.Now(), sign); err != nil {
+		return "", err
+	}
+	resp, err := m.client.config.HTTPClient.Do(req)
+	if err != nil {
+		return "", err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxS3Output+1))
+	switch {
+	case err != nil:
+		return "", err
+	case resp.StatusCode == http.StatusForbidden:
+		return "", &sandboxcore.Error{
+			Code: sandboxcore.CodeIdentity, Attempted: "the output of the run could not be read from S3", Object: m.options.s3.bucket,
+			Said: "AWS refused the caller.", Next: "Allow s3:GetObject on the objects of this bucket and prefix.",
+		}
+	case resp.StatusCode != http.StatusOK:
+		return "", fmt.Errorf("S3 answered %s", resp.Status)
+	case len(body) > maxS3Output:
+		return "", fmt.Errorf("the output is larger than %d bytes", maxS3Output)
+	}
+	return string(body), nil
+}
+
+// output writes what the report holds of both streams, and brings back more of them by further commands up to a limit.
+// What is left out is counted, never hidden.
+func (m *machine) output(ctx context.Context, id string, r *report, res *sandboxcore.RunResult, stdout, stderr io.Writer) error {
+	type stream struct {
+		name  string
+		w     io.Writer
+		lost  *int64
+		total int64
+		have  int64
+	}
+	streams := []*stream{
+		{name: "out", w: stdout, lost: &res.StdoutLost, total: r.number["out"]},
+		{name: "err", w: stderr, lost: &res.StderrLost, total: r.number["err"]},
+	}
+	pages := 0
+	for _, s := range streams {
+		part := r.parts[s.name]
+		if int64(len(part)) != r.number["here "+s.name] || int64(len(part)) > s.total {
+			return m.unknown("the output of the run could not be brought back", "the report of the machine does not fit its sizes.", nil)
+		}
+		if err := writeAll(s.w, part); err != nil {
+			return err
+		}
+		s.have = int64(len(part))
+		pages += int((min(s.total, mostPaged) - min(s.have, mostPaged) + pageBytes - 1) / pageBytes)
+	}
+	// The machine keeps the files only as long as something of them is missing here.
+	left := streams[0].have < streams[0].total || streams[1].have < streams[1].total
+	paged := pages > 0
+	for _, s := range streams {
+		for s.have < min(s.total, mostPaged) {
+			n := min(pageBytes, min(s.total, mostPaged)-s.have)
+			pages--
+			part, err := m.page(ctx, id, s.name, s.have, n, pages == 0)
+			if err != nil {
+				return err
+			}
+			if err := writeAll(s.w, part); err != nil {
+				return err
+			}
+			s.have += int64(len(part))
+		}
+		if *s.lost = s.total - s.have; *s.lost > 0 {
+			res.Notice = joinNotices(res.Notice, fmt.Sprintf("%d of %d bytes of std%s were not brought back: Systems Manager keeps little of a command's output. Set output_s3 for all of it.", *s.lost, s.total, s.name))
+		}
+	}
+	if left && !paged {
+		_ = m.end(ctx, id, "")
+	}
+	return nil
+}
+
+// page brings back one part of a stream.
+func (m *machine) page(ctx context.Context, id, name string, from, n int64, last bool) ([]byte, error) {
+	const attempted = "the output of the run could not be brought back"
+	r, _, err := m.exchange(ctx, id, sending{attempted: attempted, lines: pageLines(id, name, from, n, last), execution: overhead})
+	if err != nil {
+		return nil, err
+	}
+	if len(r.fail) > 0 || r.word != "page" || int64(len(r.parts[name])) != n {
+		return nil, m.unknown(attempted, "the machine does not have it any more.", nil)
+	}
+	return r.parts[name], nil
+}
+
+func writeAll(w io.Writer, b []byte) error {
+	if len(b) == 0 || w == nil {
+		return nil
+	}
+	_, err := w.Write(b)
+	return err
+}

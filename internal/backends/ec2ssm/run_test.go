@@ -1,0 +1,313 @@
+//go:build linux
+
+package ec2ssm
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentkernel/terraform-provider-agentkernel/internal/sandboxcore"
+	"github.com/agentkernel/terraform-provider-agentkernel/internal/ssmpeer"
+)
+
+// leftFiles are the directories of runs in /tmp.
+func leftFiles(t *testing.T) []string {
+	t.Helper()
+	found, err := filepath.Glob("/tmp/.agentkernel-*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
+func TestRunThroughTheEngine(t *testing.T) {
+	p := newPlace(t)
+	before := len(leftFiles(t))
+	res, err := p.run(t.Context(), sandboxcore.ExecRequest{
+		Kind: sandboxcore.RunScript, Text: []byte("echo $A; cat; echo oops >&2; exit 0"), Env: map[string]string{"A": "it's $HOME `x` \"y\""}, Stdin: []byte("in\x00put"),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(res.Stdout.Raw) != "it's $HOME `x` \"y\"\nin\x00put" || string(res.Stderr.Raw) != "oops\n" {
+		t.Errorf("%q %q", res.Stdout.Raw, res.Stderr.Raw)
+	}
+	if n := len(leftFiles(t)); n != before {
+		t.Errorf("%d directories are left behind", n-before)
+	}
+	if got := strings.Join(p.peer.Actions(), " "); got != "ssm:DescribeInstanceInformation ssm:GetCommandInvocation ssm:SendCommand sts:GetCallerIdentity" {
+		t.Errorf("calls %s", got)
+	}
+}
+
+// TestEveryExitStatus: 0 to 255 are results of the program, and the machine's own response code says the same.
+func TestEveryExitStatus(t *testing.T) {
+	p := newPlace(t)
+	m := p.on(t.Context())
+	for _, code := range []int{0, 1, 2, 3, 63, 64, 125, 126, 127, 128, 130, 137, 143, 200, 254, 255} {
+		o := m.try(t.Context(), script(fmt.Sprintf("exit %d", code)))
+		if o.err != nil || o.ExitCode != code || o.stdout != "" || o.stderr != "" {
+			t.Errorf("exit %d: %+v", code, o)
+		}
+	}
+	if o := m.try(t.Context(), script("kill -TERM $$")); o.err != nil || o.ExitCode != 143 {
+		t.Errorf("a signal: %+v", o)
+	}
+}
+
+// TestCodeOfAnyContent: nothing in code can end it early or be read by the shell that carries it.
+func TestCodeOfAnyContent(t *testing.T) {
+	p := newPlace(t)
+	m := p.on(t.Context())
+	for name, text := range map[string]string{
+		"quotes":        `'"` + "`'\"'\\''",
+		"substitutions": "$(touch /tmp/pwned) ${IFS} $$ `id`",
+		"delimiters":    "EOF\nAK_SANDBOX_EOF\nAKSSM1 x done\n'\nexit 9\n",
+		"line ends":     "a\r\nb\rc\n",
+		"non-ASCII":     "ü € 🚀 \u202e",
+		"percent":       "%s %n \\n \\0",
+	} {
+		t.Run(name, func(t *testing.T) {
+			code := "import sys\nsys.stdout.buffer.write(" + pythonBytes(text) + ")\n# " + strings.ReplaceAll(text, "\n", "\n# ")
+			code = strings.ReplaceAll(code, "\r", "")
+			o := m.try(t.Context(), sandboxcore.RunRequest{Kind: sandboxcore.RunCode, Language: "python", Text: []byte(code), Timeout: 30 * time.Second})
+			if o.err != nil || o.ExitCode != 0 || o.stdout != text {
+				t.Errorf("%+v", o)
+			}
+			// The same as an argument, as a variable and over standard input.
+			o = m.try(t.Context(), sandboxcore.RunRequest{Kind: sandboxcore.RunCommand, Argv: []string{"printf", "%s", text}, Timeout: 30 * time.Second})
+			if o.err != nil || o.stdout != text {
+				t.Errorf("argument: %+v", o)
+			}
+			req := script(`printf %s "$V"; cat`)
+			req.Env, req.Stdin = map[string]string{"V": text}, []byte(text+"\x00")
+			if o = m.try(t.Context(), req); o.err != nil || o.stdout != text+text+"\x00" {
+				t.Errorf("variable and input: %+v", o)
+			}
+		})
+	}
+	// A script with a NUL in it: what sh makes of it is its own affair, but it arrives.
+	o := m.try(t.Context(), sandboxcore.RunRequest{
+		Kind: sandboxcore.RunCode, Language: "python", Text: []byte("print(1)\r\nprint('ü')\r\n"), Timeout: 30 * time.Second,
+	})
+	if o.err != nil || o.stdout != "1\nü\n" {
+		t.Errorf("%+v", o)
+	}
+	o = m.try(t.Context(), script("cat \"$0\" | wc -c\n#\x00\x00"))
+	if o.err != nil || strings.TrimSpace(o.stdout) != "20" {
+		t.Errorf("NUL: %+v", o)
+	}
+	if _, err := os.Stat("/tmp/pwned"); err == nil {
+		t.Error("a part of the code was run by the shell that carries it")
+	}
+}
+
+func pythonBytes(s string) string {
+	var b strings.Builder
+	b.WriteString("b'")
+	for _, c := range []byte(s) {
+		fmt.Fprintf(&b, "\\x%02x", c)
+	}
+	return b.String() + "'"
+}
+
+// TestPythonIsMain: code runs as python -c would run it.
+func TestPythonIsMain(t *testing.T) {
+	m := newPlace(t).on(t.Context())
+	o := m.try(t.Context(), sandboxcore.RunRequest{
+		Kind: sandboxcore.RunCode, Language: "python", Timeout: 30 * time.Second,
+		Text: []byte("import sys, os\nprint(__name__, sys.argv, sys.path[0] == '', 'AGENTKERNEL_CODE' in os.environ)\nclass A: pass\nimport pickle; pickle.dumps(A())\nsys.exit(7)"),
+	})
+	if o.err != nil || o.ExitCode != 7 || o.stdout != "__main__ ['-c'] True False\n" {
+		t.Errorf("%+v", o)
+	}
+}
+
+func TestWorkingDirectoryAndProgram(t *testing.T) {
+	m := newPlace(t).on(t.Context())
+	dir := filepath.Join(t.TempDir(), "it's -here")
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	req := script("pwd")
+	req.WorkingDirectory = dir
+	if o := m.try(t.Context(), req); o.err != nil || o.stdout != dir+"\n" {
+		t.Errorf("%+v", o)
+	}
+	req.WorkingDirectory = "/no/such/place"
+	refused(t, m.try(t.Context(), req).err, sandboxcore.CodeValue, "working_directory", "Nothing ran")
+	o := m.try(t.Context(), sandboxcore.RunRequest{Kind: sandboxcore.RunCommand, Argv: []string{"no-such-program"}, Timeout: time.Minute})
+	refused(t, o.err, sandboxcore.CodeOperation, "Nothing ran")
+	req = script("true")
+	req.Env = map[string]string{"a-b": "x"}
+	refused(t, m.try(t.Context(), req).err, sandboxcore.CodeValue, "a-b")
+}
+
+// TestLargeInput: more than one command holds goes ahead in pieces; more than the limit is refused with the number.
+func TestLargeInput(t *testing.T) {
+	p := newPlace(t)
+	m := p.on(t.Context())
+	req := script("sha256sum | cut -c1-8; wc -c <\"$0\"")
+	req.Stdin = bytes.Repeat([]byte{0, 1, 2, 255}, 30_000)
+	o := m.try(t.Context(), req)
+	if o.err != nil || !strings.HasSuffix(strings.TrimSpace(o.stdout), "34") {
+		t.Fatalf("%+v", o)
+	}
+	if n := p.peer.Count("ssm:SendCommand"); n < 5 || n > 7 {
+		t.Errorf("%d commands", n)
+	}
+	_, err := p.run(t.Context(), sandboxcore.ExecRequest{Kind: sandboxcore.RunScript, Text: bytes.Repeat([]byte("#"), maxInput+1)})
+	refused(t, err, sandboxcore.CodeValue, fmt.Sprint(maxInput+1), fmt.Sprint(maxInput))
+}
+
+func TestOutputBeyondTheLimits(t *testing.T) {
+	p := newPlace(t)
+	m := p.on(t.Context())
+	before := len(leftFiles(t))
+	o := m.try(t.Context(), script(`head -c 100000 /dev/zero | tr '\0' a; head -c 20000 /dev/zero | tr '\0' b >&2; exit 4`))
+	if o.err != nil || o.ExitCode != 4 || o.stdout != strings.Repeat("a", 100_000) || o.stderr != strings.Repeat("b", 20_000) || o.StdoutLost+o.StderrLost != 0 {
+		t.Errorf("%d %d %v %+v", len(o.stdout), len(o.stderr), o.err, o.RunResult)
+	}
+	// 10 MB: what is left out is counted and told.
+	res, err := p.run(t.Context(), sandboxcore.ExecRequest{Kind: sandboxcore.RunScript, Text: []byte(`head -c 10000000 /dev/zero | tr '\0' a`)})
+	if err != nil || !res.Stdout.Truncated || !strings.Contains(res.Stdout.Text, "more bytes were not brought back") || !strings.Contains(res.Notice, "10000000") {
+		t.Errorf("%v %v %s", err, res.Stdout.Truncated, res.Notice)
+	}
+	if n := len(leftFiles(t)); n != before {
+		t.Errorf("%d directories are left behind", n-before)
+	}
+}
+
+func TestOutputThroughS3(t *testing.T) {
+	p := newPlace(t)
+	m := p.on(t.Context(), with(keyOutputS3, map[string]any{keyBucket: "the-bucket", keyPrefix: "runs/ü"[:5]}))
+	o := m.try(t.Context(), script(`head -c 10000000 /dev/zero | tr '\0' a; head -c 50000 /dev/zero | tr '\0' b >&2`))
+	if o.err != nil || len(o.stdout) != 10_000_000 || len(o.stderr) != 50_000 || o.StdoutLost != 0 {
+		t.Errorf("%d %d %v", len(o.stdout), len(o.stderr), o.err)
+	}
+	if p.peer.Count("s3:GetObject") != 1 || p.peer.Count("ssm:SendCommand") != 1 {
+		t.Errorf("calls %v", p.peer.Actions())
+	}
+	p.peer.Fault = func(action string, _ int) *ssmpeer.Fault {
+		if action == "s3:GetObject" {
+			return &ssmpeer.Fault{Code: "AccessDenied", Status: 403}
+		}
+		return nil
+	}
+	o = m.try(t.Context(), script(`head -c 100000 /dev/zero | tr '\0' a`))
+	refused(t, o.err, sandboxcore.CodeUnknownOutcome, "s3:GetObject")
+}
+
+// TestTimeoutKillsTheTree: after a timeout nothing of the run is alive, not even what left its session and its parents.
+func TestTimeoutKillsTheTree(t *testing.T) {
+	p := newPlace(t)
+	m := p.on(t.Context())
+	before := len(leftFiles(t))
+	mark := "ANCHOR_OF_TEST=" + newRunID()
+	req := script(`export ` + mark + `; trap '' TERM HUP; sleep 300 & setsid sleep 301 & (setsid sh -c 'sleep 302 & sleep 303' &) ; echo up; sleep 304`)
+	req.Timeout = time.Second
+	o := m.try(t.Context(), req)
+	refused(t, o.err, sandboxcore.CodeTimeout, "1s", "Every process of it was ended")
+	if o.stdout != "up\n" {
+		t.Errorf("the output until then is %q", o.stdout)
+	}
+	if alive := ssmpeer.Marked(mark); len(alive) != 0 {
+		t.Errorf("alive after the timeout: %v", alive)
+	}
+	if n := len(leftFiles(t)); n != before {
+		t.Errorf("%d directories are left behind", n-before)
+	}
+}
+
+// TestCancelKillsOnTheMachine: CancelCommand ends the script only; the kill on the machine ends the rest, and is confirmed.
+func TestCancelKillsOnTheMachine(t *testing.T) {
+	p := newPlace(t)
+	m := p.on(t.Context())
+	before := len(leftFiles(t))
+	mark := "ANCHOR_OF_TEST=" + newRunID()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	done := make(chan outcome, 1)
+	go func() {
+		done <- m.try(ctx, script(`export `+mark+`; setsid sleep 300 & sleep 301`))
+	}()
+	for len(ssmpeer.Marked(mark)) < 2 {
+		select {
+		case o := <-done:
+			t.Fatalf("%+v", o)
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+	cancel()
+	o := <-done
+	refused(t, o.err, sandboxcore.CodeUnknownOutcome, "Every process of it was ended")
+	if alive := ssmpeer.Marked(mark); len(alive) != 0 {
+		t.Errorf("alive after the cancellation: %v", alive)
+	}
+	if p.peer.Count("ssm:CancelCommand") == 0 {
+		t.Error("the command was not cancelled")
+	}
+	if n := len(leftFiles(t)); n != before {
+		t.Errorf("%d directories are left behind", n-before)
+	}
+}
+
+func TestBackgroundProcesses(t *testing.T) {
+	p := newPlace(t)
+	m := p.on(t.Context())
+	mark := "ANCHOR_OF_TEST=" + newRunID()
+	o := m.try(t.Context(), script(`export `+mark+`; sleep 300 & setsid sleep 301 & echo up`))
+	if o.err != nil || o.stdout != "up\n" || o.LeftoversKilled != 2 || len(ssmpeer.Marked(mark)) != 0 {
+		t.Errorf("%+v, alive %v", o, ssmpeer.Marked(mark))
+	}
+	req := script(`export ` + mark + `; sleep 300 & echo up`)
+	req.KeepBackground = true
+	o = m.try(t.Context(), req)
+	alive := ssmpeer.Marked(mark)
+	if o.err != nil || len(alive) != 1 {
+		t.Errorf("%+v, alive %v", o, alive)
+	}
+	for _, pid := range alive {
+		_ = exec.CommandContext(t.Context(), "kill", "-9", fmt.Sprint(pid)).Run()
+	}
+}
+
+// TestRunAs: the code really runs as that user, whose name is checked, and who must exist.
+func TestRunAs(t *testing.T) {
+	u := otherUser(t)
+	p := newPlace(t)
+	who := sandboxcore.DefaultPrincipal()
+	who.EC2SSM = &sandboxcore.EC2SSMPrincipal{RunAs: u.Username}
+	res, err := p.run(t.Context(), sandboxcore.ExecRequest{
+		Kind: sandboxcore.RunScript, Text: []byte("id -u; echo $USER; cat; echo x >/dev/stderr; cat /etc/shadow"), Stdin: []byte("in"), Principal: who, SuccessExitCodes: []int{1},
+	})
+	if err != nil || !strings.HasPrefix(res.Stdout.Text, u.Uid+"\n"+u.Username+"\nin") || !strings.Contains(res.Stderr.Text, "x\n") {
+		t.Fatalf("%v %q %q", err, res.Stdout.Text, res.Stderr.Text)
+	}
+	res, err = p.run(t.Context(), sandboxcore.ExecRequest{Kind: sandboxcore.RunCode, Language: "python", Text: []byte("import os; print(os.getuid(), os.environ['LOGNAME'])"), Principal: who})
+	if err != nil || res.Stdout.Text != u.Uid+" "+u.Username+"\n" {
+		t.Errorf("%v %q", err, res.Stdout.Text)
+	}
+	// The tree of another user dies as well.
+	mark := "ANCHOR_OF_TEST=" + newRunID()
+	_, err = p.run(t.Context(), sandboxcore.ExecRequest{Kind: sandboxcore.RunScript, Text: []byte("export " + mark + "; setsid sleep 300 & sleep 301"), Principal: who, Timeout: time.Second})
+	refused(t, err, sandboxcore.CodeTimeout, "Every process")
+	if alive := ssmpeer.Marked(mark); len(alive) != 0 {
+		t.Errorf("alive: %v", alive)
+	}
+	who.EC2SSM = &sandboxcore.EC2SSMPrincipal{RunAs: "no-such-user"}
+	_, err = p.run(t.Context(), sandboxcore.ExecRequest{Kind: sandboxcore.RunScript, Text: []byte("true"), Principal: who})
+	refused(t, err, sandboxcore.CodeIdentity, "no-such-user", "Nothing ran")
+	for _, name := range []string{"-u", "a b", "$(id)", "a;id", "ü", "a'", strings.Repeat("a", 33)} {
+		who.EC2SSM = &sandboxcore.EC2SSMPrincipal{RunAs: name}
+		_, err = p.engine.Attach(t.Context(), p.spec(), who)
+		refused(t, err, sandboxcore.CodeIdentity, "no name of a user")
+	}
+}

@@ -1,0 +1,232 @@
+package ec2ssm
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/agentkernel/terraform-provider-agentkernel/internal/sandboxcore"
+)
+
+// This file holds what runs on the machine. It is POSIX sh, with what coreutils, util-linux and busybox have alike. Values
+// reach it as base64 or as text that was checked: nothing that a user wrote is ever read as part of the script.
+
+const (
+	// lineBytes is the base64 text of one element of the parameter commands, chunkBytes all that one command carries. SSM
+	// refuses more than 64 KiB in all; reports of what it really takes differ, down to 16 KB for one element.
+	lineBytes  = 7600
+	chunkBytes = 30_400
+	// pageBytes is how much raw output fits into one answer: 24,000 characters of base64 with line ends and a frame.
+	pageBytes = 17_000
+	// mostPaged is what further commands bring back of one stream.
+	mostPaged = 480 << 10
+
+	// wholeBytes is how much of both streams comes back through a bucket.
+	wholeBytes = 40 << 20
+
+	reportMark = "AKSSM1"
+)
+
+// newRunID names one run on the machine. Nobody else can guess it.
+func newRunID() string {
+	var b [16]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return hex.EncodeToString(b[:])
+}
+
+// quote makes one word of s for sh.
+func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
+
+// prelude defines where the run lives and how its processes are found: by the mark in their environment, which children
+// inherit, and by their session. What changes both on purpose is not found.
+func prelude(id string) string {
+	return `id=` + id + `; d=/tmp/.agentkernel-$id; umask 077; p=none
+say() { printf '` + reportMark + ` %s %s\n' "$id" "$*"; }
+fail() { say fail "$@"; rm -rf "$d"; exit 1; }
+tree() { { grep -ls "AGENTKERNEL_[A-Z]*=$id" /proc/[0-9]*/environ 2>/dev/null | sed 's,^/proc/\([0-9]*\)/.*,\1,'
+cat /proc/[0-9]*/stat 2>/dev/null | sed -n 's/^\([0-9]*\) (.*) [^ZX] [0-9-]* [0-9-]* '"$p"' .*/\1/p'; } | sort -un; }
+sweep() { for q in $(tree); do kill "-$1" "$q" 2>/dev/null; done; }
+end() { left=0; i=0; while l=$(tree); [ -n "$l" ]; do [ $i = 0 ] && left=$(echo "$l" | wc -l); i=$((i+1)); [ $i -gt 100 ] && break
+for q in $l; do kill -KILL "$q" 2>/dev/null; done; sleep 0.05 2>/dev/null || sleep 1; done; alive=0; [ -n "$l" ] && alive=$(echo "$l" | wc -l); left=$((left+0)); alive=$((alive+0)); }
+`
+}
+
+// carry gives the lines that append encoded to the file that the payload is put together in.
+func carry(encoded string) []string {
+	var lines []string
+	for part := range slices.Chunk([]byte(encoded), lineBytes) {
+		lines = append(lines, `printf %s '`+string(part)+`' >>"$d/b64"`)
+	}
+	return lines
+}
+
+// payload is all that a run carries, in one text: what the program starts with, its code, its standard input.
+type payload struct {
+	start, code, stdin []byte
+	encoded            string
+	sum                string
+}
+
+// newPayload lays out a request. start is sh text that sets directory and environment and becomes the program.
+func newPayload(id, runAs string, req sandboxcore.RunRequest) (payload, error) {
+	var b strings.Builder
+	b.WriteString("step=$1\nAGENTKERNEL_RUN=" + id + "; export AGENTKERNEL_RUN\n")
+	if runAs != "" {
+		// runuser keeps the variables of root; sudo sets them itself, to the same.
+		fmt.Fprintf(&b, "USER=%s LOGNAME=%s HOME=$(getent passwd %s 2>/dev/null | cut -d: -f6); [ -n \"$HOME\" ] || HOME=/; export USER LOGNAME HOME\n", runAs, runAs, runAs)
+	}
+	b.WriteString("cd \"${HOME:-/}\" 2>/dev/null || cd /\n")
+	if req.WorkingDirectory != "" {
+		fmt.Fprintf(&b, "CDPATH= cd -- %s || exit 125\n", quote(req.WorkingDirectory))
+	}
+	names := make([]string, 0, len(req.Env))
+	for k := range req.Env {
+		if !envNamePattern.MatchString(k) {
+			return payload{}, &sandboxcore.Error{
+				Code: sandboxcore.CodeValue, Attempted: "the run was refused", Object: sandboxcore.Printable(k), Attribute: []string{"env"},
+				Said: "a shell on the machine cannot hold a variable of this name.", Next: "Use letters, digits and _, not starting with a digit.",
+			}
+		}
+		names = append(names, k)
+	}
+	slices.Sort(names)
+	for _, k := range names {
+		fmt.Fprintf(&b, "%s=%s; export %s\n", k, quote(req.Env[k]), k)
+	}
+	code := "/tmp/.agentkernel-" + id + "/code"
+	argv := req.Argv
+	switch req.Kind {
+	case sandboxcore.RunScript:
+		argv = []string{"sh", code}
+	case sandboxcore.RunCode:
+		if req.Language != "python" {
+			return payload{}, &sandboxcore.Error{
+				Code: sandboxcore.CodeLanguage, Attempted: "the run was refused", Said: fmt.Sprintf("language %q is not offered.", sandboxcore.Printable(req.Language)),
+				Next: "This backend offers python.", Attribute: []string{"language"},
+			}
+		}
+		// As python -c would run it: __main__, sys.argv ["-c"], the current directory on sys.path.
+		b.WriteString("AGENTKERNEL_CODE=" + code + "; export AGENTKERNEL_CODE\npy=python3; command -v python3 >/dev/null 2>&1 || py=python\n")
+		fmt.Fprintf(&b, "set -- \"$py\" -c %s\n", quote(`exec(compile(open(__import__("os").environ.pop("AGENTKERNEL_CODE"),"rb").read(),"<string>","exec"))`))
+	}
+	if req.Kind != sandboxcore.RunCode {
+		words := make([]string, len(argv))
+		for i, a := range argv {
+			words[i] = quote(a)
+		}
+		b.WriteString("set -- " + strings.Join(words, " ") + "\n")
+	}
+	b.WriteString("if [ \"$step\" = check ]; then command -v \"$1\" >/dev/null 2>&1 || exit 127; exit 0; fi\nunset step py\nexec \"$@\"\n")
+	p := payload{start: []byte(b.String()), code: req.Text, stdin: req.Stdin}
+	all := slices.Concat(p.start, p.code, p.stdin)
+	if len(all) > maxInput+16<<10 {
+		return payload{}, &sandboxcore.Error{
+			Code: sandboxcore.CodeValue, Attempted: "the run was refused", Attribute: []string{"code"},
+			Said: fmt.Sprintf("it carries %d bytes of code, environment and standard input, and this backend takes at most %d.", len(all), maxInput),
+			Next: "Bring large data to the machine another way, such as S3, and let the code read it there.",
+		}
+	}
+	sum := sha256.Sum256(all)
+	p.encoded, p.sum = base64.StdEncoding.EncodeToString(all), hex.EncodeToString(sum[:])
+	return p, nil
+}
+
+// uploads splits the payload: commands that go ahead, and what still fits into the run's own.
+func (p payload) uploads(id string) (ahead [][]string, rest string) {
+	rest = p.encoded
+	for first := true; len(rest) > chunkBytes; first = false {
+		lines := []string{prelude(id)}
+		if first {
+			lines = append(lines, `mkdir -m 700 "$d" || fail directory`)
+		} else {
+			lines = append(lines, `[ -d "$d" ] || fail payload`)
+		}
+		lines = append(lines, carry(rest[:chunkBytes])...)
+		lines = append(lines, `say stored`)
+		ahead, rest = append(ahead, lines), rest[chunkBytes:]
+	}
+	return ahead, rest
+}
+
+// secondsOf writes a time for sleep: whole where it is, because not every sleep knows fractions.
+func secondsOf(d time.Duration) string {
+	return strconv.FormatFloat(math.Max(math.Ceil(d.Seconds()*1000)/1000, 0.001), 'f', -1, 64)
+}
+
+// runLines are the commands of the run itself. whole: both streams are printed to their end, because SSM puts them into a
+// bucket; else only as much as its answer holds, and the files stay for further commands when that is not all.
+func (p payload) runLines(id, runAs, rest string, made, whole bool, req sandboxcore.RunRequest) []string {
+	lines := []string{prelude(id)}
+	if !made {
+		lines = append(lines, `mkdir -m 700 "$d" || fail directory`)
+	}
+	lines = append(lines, `[ -d "$d" ] || fail payload; : >>"$d/b64"`)
+	lines = append(lines, carry(rest)...)
+	keep, limit := "0", strconv.Itoa(pageBytes)
+	if req.KeepBackground {
+		keep = "1"
+	}
+	if whole {
+		limit = strconv.Itoa(wholeBytes)
+	}
+	a, c := len(p.start), len(p.code)
+	return append(lines, fmt.Sprintf(`base64 -d <"$d/b64" >"$d/p" 2>/dev/null || fail payload
+[ "$(sha256sum <"$d/p" | cut -c1-64)" = %s ] || fail payload
+head -c %d "$d/p" >"$d/start"; tail -c +%d "$d/p" | head -c %d >"$d/code"; tail -c +%d "$d/p" >"$d/in"; rm -f "$d/b64" "$d/p"; : >"$d/out"; : >"$d/err"`,
+		p.sum, a, a+1, c, a+c+1),
+		fmt.Sprintf(`u=%s; as=
+if [ -n "$u" ]; then
+id -u "$u" >/dev/null 2>&1 || fail user
+if [ "$(id -u)" = 0 ] && command -v runuser >/dev/null 2>&1; then as="runuser -u $u --"; elif command -v sudo >/dev/null 2>&1; then as="sudo -n -u $u --"; else fail become; fi
+chown "$u" "$d/start" "$d/code" "$d/in" "$d/out" "$d/err" && chmod 711 "$d" || fail become
+$as true >/dev/null 2>&1 || fail become
+fi
+$as sh "$d/start" check </dev/null >/dev/null 2>&1; c=$?
+case $c in 0) ;; 125) fail directory-of-run ;; 127) fail program ;; *) fail start "$c" ;; esac`, runAs),
+		fmt.Sprintf(`command -v setsid >/dev/null 2>&1 || fail setsid
+read -r t0 _ </proc/uptime
+setsid $as sh "$d/start" run <"$d/in" >>"$d/out" 2>>"$d/err" &
+p=$!; echo "$p" >"$d/pid"
+( AGENTKERNEL_TIMER=$id; export AGENTKERNEL_TIMER; s=; trap 'kill $s 2>/dev/null; exit 0' TERM
+sleep %s & s=$!; wait $s; : >"$d/late"; sweep TERM; sleep %s & s=$!; wait $s; sweep KILL ) </dev/null >/dev/null 2>&1 &
+w=$!
+wait $p; x=$?
+kill $w 2>/dev/null; wait $w 2>/dev/null
+read -r t1 _ </proc/uptime
+late=0; [ -e "$d/late" ] && late=1
+left=0; alive=0; [ %s = 1 ] && [ $late = 0 ] || end`, secondsOf(req.Timeout), secondsOf(req.Grace), keep),
+		fmt.Sprintf(`o=$(wc -c <"$d/out"); e=$(wc -c <"$d/err"); o=$((o+0)); e=$((e+0)); b=%s
+n=$o; [ $n -gt $((b*2/3)) ] && n=$((b*2/3)); m=$e; [ $m -gt $((b-n)) ] && m=$((b-n)); n=$o; [ $n -gt $((b-m)) ] && n=$((b-m))
+say exit $x late $late left $left alive $alive from $t0 to $t1 out $o err $e here $n $m
+head -c $n "$d/out" | base64; say out
+head -c $m "$d/err" | base64; say err
+if [ $n = $o ] && [ $m = $e ]; then rm -rf "$d"; else rm -f "$d/start" "$d/code" "$d/in"; fi
+say done
+exit $x`, limit))
+}
+
+// pageLines bring back one more part of a stream. The last one removes what the run left on the machine.
+func pageLines(id, stream string, from, n int64, last bool) []string {
+	clean := ""
+	if last {
+		clean = `rm -rf "$d"`
+	}
+	return []string{prelude(id), fmt.Sprintf(`[ -f "$d/%s" ] || fail page
+say page %s %d %d
+tail -c +%d "$d/%s" | head -c %d | base64; say %s
+%s
+say done`, stream, stream, from, n, from+1, stream, n, stream, clean)}
+}
+
+// endLines kill whatever is left of a run, remove its files and tell.
+func endLines(id string) []string {
+	return []string{prelude(id), `[ -f "$d/pid" ] && read -r p <"$d/pid"
+end; rm -rf "$d"; say ended left $left alive $alive; say done`}
+}
