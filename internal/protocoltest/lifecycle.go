@@ -213,10 +213,10 @@ func (s *Server) apply(prior State, planned, config tftypes.Value, private []byt
 	}
 	resp, err := s.server.ApplyResourceChange(s.context(), &tfprotov6.ApplyResourceChangeRequest{
 		TypeName: prior.Type, PriorState: s.pack(schema, prior.Value), PlannedState: s.pack(schema, planned),
-		Config: s.pack(schema, config), PlannedPrivate: private,
+		Config: s.pack(schema, config), PlannedPrivate: private, PlannedIdentity: s.packIdentity(prior.Type, prior.Identity),
 	})
 	s.must("apply "+prior.Type, err)
-	after := State{Type: prior.Type, Value: s.unpack(schema, resp.NewState), Private: resp.Private}
+	after := State{Type: prior.Type, Value: s.unpack(schema, resp.NewState), Private: resp.Private, Identity: s.unpackIdentity(prior.Type, resp.NewIdentity)}
 	diags := Diags(resp.Diagnostics)
 	for _, name := range writeOnlySet(schema.Block.Attributes, after.Value) {
 		// Core discards the whole new object: this is how a sandbox gets lost.
@@ -237,19 +237,33 @@ func (s *Server) Read(state State) (State, Diags) {
 	s.tb.Helper()
 	schema := s.resource(state.Type)
 	resp, err := s.server.ReadResource(s.context(), &tfprotov6.ReadResourceRequest{
-		TypeName: state.Type, CurrentState: s.pack(schema, state.Value), Private: state.Private,
+		TypeName: state.Type, CurrentState: s.pack(schema, state.Value), Private: state.Private, CurrentIdentity: s.packIdentity(state.Type, state.Identity),
 	})
 	s.must("read "+state.Type, err)
 	if Diags(resp.Diagnostics).HasError() {
 		return state, resp.Diagnostics
 	}
-	return State{Type: state.Type, Value: s.unpack(schema, resp.NewState), Private: resp.Private, Tainted: state.Tainted}, resp.Diagnostics
+	return State{
+		Type: state.Type, Value: s.unpack(schema, resp.NewState), Private: resp.Private, Tainted: state.Tainted,
+		Identity: s.unpackIdentity(state.Type, resp.NewIdentity),
+	}, resp.Diagnostics
 }
 
 // Import imports an object by id and refreshes it, as Terraform does.
 func (s *Server) Import(typeName, id string) (State, Diags) {
 	s.tb.Helper()
-	resp, err := s.server.ImportResourceState(s.context(), &tfprotov6.ImportResourceStateRequest{TypeName: typeName, ID: id})
+	return s.importObject(typeName, &tfprotov6.ImportResourceStateRequest{TypeName: typeName, ID: id})
+}
+
+// ImportIdentity imports an object by its identity.
+func (s *Server) ImportIdentity(typeName string, identity map[string]any) (State, Diags) {
+	s.tb.Helper()
+	return s.importObject(typeName, &tfprotov6.ImportResourceStateRequest{TypeName: typeName, Identity: s.packIdentity(typeName, identity)})
+}
+
+func (s *Server) importObject(typeName string, req *tfprotov6.ImportResourceStateRequest) (State, Diags) {
+	s.tb.Helper()
+	resp, err := s.server.ImportResourceState(s.context(), req)
 	s.must("import "+typeName, err)
 	diags := Diags(resp.Diagnostics)
 	if diags.HasError() {
@@ -259,7 +273,9 @@ func (s *Server) Import(typeName, id string) (State, Diags) {
 		s.tb.Fatalf("the import of %s gave %d objects", typeName, len(resp.ImportedResources))
 	}
 	got := resp.ImportedResources[0]
-	state, more := s.Read(State{Type: typeName, Value: s.unpack(s.resource(typeName), got.State), Private: got.Private})
+	state, more := s.Read(State{
+		Type: typeName, Value: s.unpack(s.resource(typeName), got.State), Private: got.Private, Identity: s.unpackIdentity(typeName, got.Identity),
+	})
 	return state, append(diags, more...)
 }
 

@@ -21,6 +21,8 @@ type Server struct {
 	tb     testing.TB
 	server tfprotov6.ProviderServer
 	schema *tfprotov6.GetProviderSchemaResponse
+	// identities are the types of the identities that resources have.
+	identities map[string]tftypes.Object
 }
 
 // New starts a provider. It is not configured yet.
@@ -38,6 +40,7 @@ func New(tb testing.TB, p func() provider.Provider) *Server {
 	if d := Diags(s.schema.Diagnostics); d.HasError() {
 		tb.Fatalf("get the schema: %s", d)
 	}
+	s.readIdentities()
 	return s
 }
 

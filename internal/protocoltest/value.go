@@ -162,6 +162,8 @@ type State struct {
 	Type    string
 	Value   tftypes.Value
 	Private []byte
+	// Identity is the identity of the object, in the form of Plain; nil when there is none.
+	Identity map[string]any
 	// Tainted: the apply that made it ended with an error.
 	Tainted bool
 }

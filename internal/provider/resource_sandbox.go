@@ -23,6 +23,7 @@ var (
 	_ resource.ResourceWithConfigure   = (*sandboxResource)(nil)
 	_ resource.ResourceWithModifyPlan  = (*sandboxResource)(nil)
 	_ resource.ResourceWithImportState = (*sandboxResource)(nil)
+	_ resource.ResourceWithIdentity    = (*sandboxResource)(nil)
 )
 
 // Default time limits of operations on a sandbox. Creation includes the pull of an image and the installation of packages.
@@ -54,7 +55,7 @@ func (r *sandboxResource) Schema(ctx context.Context, _ resource.SchemaRequest, 
 	noNulls := []validator.Map{mapvalidator.NoNullValues()}
 	resp.Schema = schema.Schema{
 		MarkdownDescription: "A sandbox that lives until it is destroyed: a container, a workspace. Code is run in it with `agentkernel_exec`. " +
-			"Import it by its id, `<backend>/<native id>`.",
+			"Import it by its id, `<backend>/<native id>`, or by its identity; `terraform query` finds it with the list resource of the same name.",
 		Attributes: map[string]schema.Attribute{
 			"profile": schema.StringAttribute{
 				MarkdownDescription: "The `spec` of an `agentkernel_profile`. A change that the sandbox does not depend on is recorded, one that the backend can make in place is made in place, every other one replaces the sandbox, and the plan warns that its files are lost. What a backend changes in place is `live_update` in its capabilities: on `docker` `cpu` and `memory_mb`, on `bubblewrap` no part of the policy.",
@@ -172,6 +173,7 @@ func (r *sandboxResource) Create(ctx context.Context, req resource.CreateRequest
 	record := func(info sandboxcore.SandboxInfo) {
 		plan.show(p, caps, info)
 		resp.Diagnostics.Append(resp.State.Set(ctx, &plan)...)
+		resp.Diagnostics.Append(plan.identify(ctx, resp.Identity)...)
 	}
 	// The id is in the state before the next call to the backend, so that whatever fails later leaves a tainted object.
 	info, err := r.data.engine.CreateSandbox(work, request, record)
@@ -236,6 +238,7 @@ func (r *sandboxResource) Read(ctx context.Context, req resource.ReadRequest, re
 	// What the sandbox is stands where the configuration says what it should be, so that a difference plans an update.
 	state.DesiredState = state.Status
 	resp.Diagnostics.Append(resp.State.Set(ctx, &state)...)
+	resp.Diagnostics.Append(state.identify(ctx, resp.Identity)...)
 }
 
 func (r *sandboxResource) Update(ctx context.Context, req resource.UpdateRequest, resp *resource.UpdateResponse) {
@@ -287,6 +290,7 @@ func (r *sandboxResource) Update(ctx context.Context, req resource.UpdateRequest
 	plan.show(p, caps, info)
 	plan.CreatedAt = state.CreatedAt
 	resp.Diagnostics.Append(resp.State.Set(ctx, &plan)...)
+	resp.Diagnostics.Append(plan.identify(ctx, resp.Identity)...)
 }
 
 func (r *sandboxResource) Delete(ctx context.Context, req resource.DeleteRequest, resp *resource.DeleteResponse) {
@@ -308,15 +312,27 @@ func (r *sandboxResource) Delete(ctx context.Context, req resource.DeleteRequest
 	report.error(ctx, r.data.engine.DestroySandbox(work, state.ref()), sandboxcore.CodeDeleteFailed)
 }
 
-// ImportState takes "<backend>/<native id>". Everything else is read from the marks that the sandbox carries.
+// ImportState takes "<backend>/<native id>", or an identity. Everything else is read from the marks that the sandbox
+// carries.
 func (r *sandboxResource) ImportState(ctx context.Context, req resource.ImportStateRequest, resp *resource.ImportStateResponse) {
 	report := reporter{diags: &resp.Diagnostics, schema: resp.State.Schema}
-	backend, native, err := r.registry.SplitID(req.ID)
+	id := req.ID
+	if id == "" && req.Identity != nil && !req.Identity.Raw.IsNull() {
+		var identity sandboxIdentity
+		resp.Diagnostics.Append(req.Identity.Get(ctx, &identity)...)
+		if resp.Diagnostics.HasError() {
+			return
+		}
+		id = identity.Backend.ValueString() + "/" + identity.NativeID.ValueString()
+		// With an endpoint, the look that follows refuses a sandbox of the same id at another place.
+		resp.Diagnostics.Append(resp.State.SetAttribute(ctx, path.Root("endpoint"), identity.Endpoint)...)
+	}
+	backend, native, err := r.registry.SplitID(id)
 	if err != nil {
 		report.error(ctx, err, sandboxcore.CodeSpec)
 		return
 	}
-	resp.Diagnostics.Append(resp.State.SetAttribute(ctx, path.Root("id"), req.ID)...)
+	resp.Diagnostics.Append(resp.State.SetAttribute(ctx, path.Root("id"), id)...)
 	resp.Diagnostics.Append(resp.State.SetAttribute(ctx, path.Root("backend"), string(backend))...)
 	resp.Diagnostics.Append(resp.State.SetAttribute(ctx, path.Root("native_id"), native)...)
 }

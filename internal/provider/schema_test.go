@@ -50,7 +50,7 @@ var (
 	// Names that look like a secret and hold none.
 	noSecret = map[string]string{
 		"secret_env": "names of secrets, not values", "env_wo_version": "a number",
-		"no_new_privileges": "", "allow_secrets": "a switch",
+		"no_new_privileges": "", "allow_secrets": "a switch", "image_pull_secrets": "names of Secrets of the cluster",
 	}
 )
 
