@@ -49,6 +49,7 @@ type building struct {
 	identity  string
 	deadline  time.Time
 	onCreated func(sandboxcore.SandboxInfo)
+	nativeID  string // where it is not that of the pod
 	// listener is the address that the policy forbids, for sandboxes that have one; release gives it back.
 	listener *listener
 	release  func()
@@ -176,7 +177,10 @@ func (b *building) openGate(ctx context.Context, pod *corev1.Pod) error {
 
 // waitRunning waits until the pod runs. It ends at once for whatever time cannot heal.
 func (b *building) waitRunning(ctx context.Context, name string, uid types.UID) (*corev1.Pod, error) {
-	nativeID := b.o.namespace + "/" + name
+	nativeID := b.nativeID
+	if nativeID == "" {
+		nativeID = b.o.namespace + "/" + name
+	}
 	last := "nothing yet"
 	for wait := b.e.timings.poll; ; wait = min(wait*3/2, 4*b.e.timings.poll) {
 		pod, err := b.e.getPod(ctx, b.o.namespace, name)

@@ -164,7 +164,9 @@ func hopeless(pod *corev1.Pod, waitForNode bool) string {
 			}
 		}
 	}
-	if c := condition(pod, corev1.PodScheduled); c != nil && !waitForNode && c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable {
+	if c := condition(pod, corev1.PodScheduled); c != nil && !waitForNode && c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable &&
+		// A claim that was just made is bound in a moment.
+		!strings.Contains(c.Message, "unbound immediate PersistentVolumeClaims") {
 		return c.Reason + because(c.Message)
 	}
 	return ""

@@ -157,6 +157,7 @@ func (b *building) sandbox(ctx context.Context) (sandboxcore.ManagedSandbox, err
 		return nil, err
 	}
 	s.principal = &b.req.Principal
+	b.nativeID = s.info.NativeID
 	b.onCreated(s.info)
 	if err := b.belongings(ctx, ownedBy(api.resource().GroupVersion().String(), "Sandbox", created.GetName(), created.GetUID())); err != nil {
 		return nil, err
