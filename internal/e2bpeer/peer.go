@@ -239,7 +239,6 @@ func (p *Peer) AddForeign() (string, error) {
 }
 
 //go:fix inline
-func ptr[T any](v T) *T { return new(v) }
 
 func (p *Peer) watch(plane string, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

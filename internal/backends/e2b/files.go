@@ -86,7 +86,13 @@ func (s *sandbox) files(ctx context.Context, attempted string) (*daemon, error) 
 	if err := s.open(); err != nil {
 		return nil, err
 	}
-	if s.listed || (s.session.token == "" && s.o.secure) {
+	switch {
+	case !s.o.publicTraffic && s.session.traffic == "":
+		// Only create and connect give the traffic token. With the full time: a server may set it instead of extending it.
+		if _, err := s.wake(ctx, s.o.idle); err != nil {
+			return nil, err
+		}
+	case s.listed || (s.session.token == "" && s.o.secure):
 		d, err := s.e.api.get(ctx, s.info.NativeID)
 		if err != nil {
 			return nil, s.e.sandboxFailure(ctx, err, sandboxcore.CodeUnreachable, attempted, s.info.NativeID)

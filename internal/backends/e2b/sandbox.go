@@ -75,9 +75,9 @@ func (s *sandbox) Resume(ctx context.Context) error {
 func (s *sandbox) wake(ctx context.Context, lifetime time.Duration) (resumed bool, err error) {
 	const attempted = "the sandbox could not be woken, or its time not be renewed"
 	id := s.info.NativeID
-	var before *sandboxDetail
+	var egress *sandboxDetail
 	if s.info.Status == sandboxcore.StatusPaused {
-		if before, err = s.e.api.get(ctx, id); err != nil {
+		if egress, err = s.e.api.get(ctx, id); err != nil {
 			return false, s.e.sandboxFailure(ctx, err, sandboxcore.CodeProvision, attempted, id)
 		}
 	}
@@ -96,10 +96,13 @@ func (s *sandbox) wake(ctx context.Context, lifetime time.Duration) (resumed boo
 			return false, s.e.failure(ctx, werr, sandboxcore.CodeProvision, attempted, objectID(s.e.place.Kind, id))
 		}
 	}
-	token := s.session.token
+	before, listed := s.session, s.listed
 	s.session, s.listed = sessionOf(answer), false
-	if s.session.token == "" {
-		s.session.token = token
+	if s.session.token == "" && !listed {
+		s.session.token = before.token
+	}
+	if s.session.traffic == "" && !listed {
+		s.session.traffic = before.traffic
 	}
 	if s.o.secure && s.session.token == "" {
 		return resumed, &sandboxcore.Error{
@@ -110,12 +113,12 @@ func (s *sandbox) wake(ctx context.Context, lifetime time.Duration) (resumed boo
 	if resumed || s.info.Status == sandboxcore.StatusPaused {
 		s.e.listing.drop()
 	}
-	if before != nil {
+	if egress != nil {
 		after, err := s.e.api.get(ctx, id)
 		if err != nil {
 			return resumed, s.e.sandboxFailure(ctx, err, sandboxcore.CodeProvision, attempted, id)
 		}
-		if said := sameEgress(before, after); said != "" {
+		if said := sameEgress(egress, after); said != "" {
 			return resumed, s.e.networkMismatch(id, said, "Replace the sandbox.")
 		}
 		s.info.Status, s.info.Dormant, s.info.Details = sandboxcore.StatusRunning, false, details(after)
