@@ -51,6 +51,9 @@ func TestExamples(t *testing.T) {
 	for _, example := range found {
 		t.Run(strings.ReplaceAll(example, string(filepath.Separator), ":"), func(t *testing.T) {
 			text := copyExample(t, example, filepath.Join(base, example))
+			if strings.Contains(text, `"ec2_ssm"`) {
+				t.Skip("applied by TestAttachedExamples, which has a machine for it")
+			}
 			if strings.Contains(text, `"bubblewrap"`) {
 				testenv.Require(t, testenv.Bubblewrap)
 			}
