@@ -428,6 +428,25 @@ func TestHalfKnownValuesNeverReplaceUnasked(t *testing.T) {
 	noErrors(t, d)
 }
 
+// TestZeroTimeoutIsTheDefault: a deadline of zero, which people write for "none", never ends an operation at once.
+func TestZeroTimeoutIsTheDefault(t *testing.T) {
+	fake := newFake()
+	s := newServer(t, fake, config{})
+	zero := config{"create": "0s", "read": "0s", "update": "0s", "delete": "0s"}
+	cfg := config{"profile": profile(t, s, nil), "timeouts": zero}
+	fake.SetFail(func(ctx context.Context, _ string) error { return ctx.Err() })
+	state := s.MustApply(tSandbox, protocoltest.State{}, cfg)
+	state, d := s.Read(state)
+	noErrors(t, d)
+	s.MustBeSettled(state, cfg)
+	state = s.MustApply(tSandbox, state, cfg.With(config{"profile": profile(t, s, config{"policy": config{"cpu": 2}})}))
+	_, d = s.Apply(s.PlanDestroy(state))
+	noErrors(t, d)
+	for name := range zero {
+		wantError(t, s.Validate(tSandbox, cfg.With(config{"timeouts": config{name: "-1s"}})), "must not be negative")
+	}
+}
+
 // TestUnknownProfileNeverReplacesUnasked: a spec that is not known at plan is no reason to lose files. When it turns out
 // to need a replacement, the apply refuses and the next plan says so.
 func TestUnknownProfileNeverReplacesUnasked(t *testing.T) {

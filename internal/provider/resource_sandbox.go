@@ -2,12 +2,15 @@ package provider
 
 import (
 	"context"
+	"regexp"
 	"time"
 
 	"github.com/hashicorp/terraform-plugin-framework-timeouts/resource/timeouts"
 	"github.com/hashicorp/terraform-plugin-framework-timetypes/timetypes"
 	"github.com/hashicorp/terraform-plugin-framework-validators/listvalidator"
 	"github.com/hashicorp/terraform-plugin-framework-validators/mapvalidator"
+	"github.com/hashicorp/terraform-plugin-framework-validators/stringvalidator"
+	"github.com/hashicorp/terraform-plugin-framework/diag"
 	"github.com/hashicorp/terraform-plugin-framework/path"
 	"github.com/hashicorp/terraform-plugin-framework/resource"
 	"github.com/hashicorp/terraform-plugin-framework/resource/schema"
@@ -122,7 +125,7 @@ func timeoutsAttribute(ctx context.Context) schema.Attribute {
 	if !ok {
 		return a
 	}
-	object.MarkdownDescription = "How long operations on the sandbox may take, as durations such as `\"30m\"`."
+	object.MarkdownDescription = "How long operations on the sandbox may take, as durations such as `\"30m\"`. Zero is the default."
 	for name, description := range map[string]string{
 		"create": "Creation, image and packages included. Defaults to 20 minutes.",
 		"read":   "One look at the sandbox. Defaults to 2 minutes.",
@@ -131,10 +134,20 @@ func timeoutsAttribute(ctx context.Context) schema.Attribute {
 	} {
 		if text, ok := object.Attributes[name].(schema.StringAttribute); ok {
 			text.Description, text.MarkdownDescription = "", description
+			text.Validators = append(text.Validators, stringvalidator.RegexMatches(regexp.MustCompile(`^[^-]`), "must not be negative"))
 			object.Attributes[name] = text
 		}
 	}
 	return object
+}
+
+// timeLimit reads one time limit. Zero is as good as unset: a deadline that has passed before anything began helps nobody.
+func timeLimit(ctx context.Context, read func(context.Context, time.Duration) (time.Duration, diag.Diagnostics), otherwise time.Duration) (time.Duration, diag.Diagnostics) {
+	limit, diags := read(ctx, otherwise)
+	if limit <= 0 {
+		limit = otherwise
+	}
+	return limit, diags
 }
 
 func (r *sandboxResource) Configure(_ context.Context, req resource.ConfigureRequest, resp *resource.ConfigureResponse) {
@@ -152,7 +165,7 @@ func (r *sandboxResource) Create(ctx context.Context, req resource.CreateRequest
 	resp.Diagnostics.Append(diags...)
 	who, diags := r.principal(ctx, req.Config, &plan)
 	resp.Diagnostics.Append(diags...)
-	limit, diags := plan.Timeouts.Create(ctx, sandboxCreateTimeout)
+	limit, diags := timeLimit(ctx, plan.Timeouts.Create, sandboxCreateTimeout)
 	resp.Diagnostics.Append(diags...)
 	if resp.Diagnostics.HasError() {
 		return
@@ -204,7 +217,7 @@ func (r *sandboxResource) Read(ctx context.Context, req resource.ReadRequest, re
 	}
 	var state sandboxModel
 	resp.Diagnostics.Append(req.State.Get(ctx, &state)...)
-	limit, diags := state.Timeouts.Read(ctx, sandboxReadTimeout)
+	limit, diags := timeLimit(ctx, state.Timeouts.Read, sandboxReadTimeout)
 	resp.Diagnostics.Append(diags...)
 	if resp.Diagnostics.HasError() {
 		return
@@ -251,7 +264,7 @@ func (r *sandboxResource) Update(ctx context.Context, req resource.UpdateRequest
 	resp.Diagnostics.Append(req.State.Get(ctx, &state)...)
 	who, diags := r.principal(ctx, req.Config, &plan)
 	resp.Diagnostics.Append(diags...)
-	limit, diags := plan.Timeouts.Update(ctx, sandboxUpdateTimeout)
+	limit, diags := timeLimit(ctx, plan.Timeouts.Update, sandboxUpdateTimeout)
 	resp.Diagnostics.Append(diags...)
 	if resp.Diagnostics.HasError() {
 		return
@@ -300,7 +313,7 @@ func (r *sandboxResource) Delete(ctx context.Context, req resource.DeleteRequest
 	}
 	var state sandboxModel
 	resp.Diagnostics.Append(req.State.Get(ctx, &state)...)
-	limit, diags := state.Timeouts.Delete(ctx, sandboxDeleteTimeout)
+	limit, diags := timeLimit(ctx, state.Timeouts.Delete, sandboxDeleteTimeout)
 	resp.Diagnostics.Append(diags...)
 	if resp.Diagnostics.HasError() {
 		return

@@ -182,21 +182,41 @@ func (v Violations) Unwrap() []error {
 	return out
 }
 
+// outermost finds the error of this package that stands first in err's chain. What it has as its cause is not what the
+// user is told: a spec that says the impossible is a malformed spec, whatever a profile would be told about it.
+func outermost(err error) (*RunError, Violations, *Error) {
+	for e := err; e != nil; e = errors.Unwrap(e) {
+		switch x := e.(type) { //nolint:errorlint // the chain is walked here
+		case *RunError:
+			return x, nil, nil
+		case Violations:
+			return nil, x, nil
+		case *Error:
+			return nil, nil, x
+		}
+	}
+	// A joined error has several chains.
+	if run, ok := errors.AsType[*RunError](err); ok {
+		return run, nil, nil
+	}
+	if v, ok := errors.AsType[Violations](err); ok {
+		return nil, v, nil
+	}
+	e, _ := errors.AsType[*Error](err)
+	return nil, nil, e
+}
+
 // AllErrors flattens err into its Error values; an error of another type becomes one Error with the code fallback.
 func AllErrors(err error, fallback Code) []*Error {
 	if err == nil {
 		return nil
 	}
-	var run *RunError
-	if errors.As(err, &run) {
+	switch run, v, e := outermost(err); {
+	case run != nil:
 		return append([]*Error{run.Err}, run.More...)
-	}
-	var v Violations
-	if errors.As(err, &v) {
+	case v != nil:
 		return v
-	}
-	var e *Error
-	if errors.As(err, &e) {
+	case e != nil:
 		return []*Error{e}
 	}
 	return []*Error{{Code: fallback, Attempted: "the operation failed", Err: err}}

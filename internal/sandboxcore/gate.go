@@ -159,8 +159,11 @@ func checkPrincipal(p *Profile, principal *Principal, caps Capabilities) error {
 	case p.Identity == IdentityUser && principal.Mode != IdentityUser:
 		return profileError(p, CodePrincipalMismatch, at, "the profile runs under a user's identity, but the principal is an agent.", "Give a principal with mode = \"user\".")
 	case p.Identity == IdentityAgent && principal.Mode == IdentityUser:
-		return profileError(p, CodePrincipalMismatch, at, "the profile runs under the agent's identity, but the principal is a user.",
-			"Give a principal with mode = \"agent\", or set identity = { mode = \"user\" } on the profile.")
+		next := "Give a principal with mode = \"agent\", or set identity = { mode = \"user\" } on the profile."
+		if !caps.PrincipalUser {
+			next = "Give a principal with mode = \"agent\": this backend cannot run code under a user's identity."
+		}
+		return profileError(p, CodePrincipalMismatch, at, "the profile runs under the agent's identity, but the principal is a user.", next)
 	}
 	return nil
 }

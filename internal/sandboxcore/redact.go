@@ -217,8 +217,9 @@ func (r *Redactor) Error(err error) error {
 	if err == nil || r == nil || len(r.patterns) == 0 {
 		return err
 	}
-	var run *RunError
-	if errors.As(err, &run) {
+	run, v, one := outermost(err)
+	switch {
+	case run != nil:
 		out := *run
 		out.Err = r.one(run.Err)
 		out.StdoutTail, out.StderrTail = r.String(run.StdoutTail), r.String(run.StderrTail)
@@ -227,20 +228,15 @@ func (r *Redactor) Error(err error) error {
 			out.More[i] = r.one(e)
 		}
 		return &out
-	}
-	var v Violations
-	if errors.As(err, &v) {
+	case v != nil:
 		out := make(Violations, len(v))
 		for i, e := range v {
 			out[i] = r.one(e)
 		}
 		return out
-	}
-	var one *Error
-	if errors.As(err, &one) {
+	case one != nil:
 		return r.one(one)
-	}
-	if r.Contains([]byte(err.Error())) {
+	case r.Contains([]byte(err.Error())):
 		return errors.New(r.String(err.Error()))
 	}
 	return err

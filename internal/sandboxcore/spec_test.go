@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/agentkernel/terraform-provider-agentkernel/internal/sandboxcore"
+	"github.com/agentkernel/terraform-provider-agentkernel/internal/sandboxcore/backendtest"
 )
 
 // The texts and fingerprints of version 1 are frozen: a change here makes every sandbox of every user differ.
@@ -152,5 +153,32 @@ func TestDiffProfiles(t *testing.T) {
 				t.Errorf("got %+v, want %+v", got, c.want)
 			}
 		})
+	}
+}
+
+// A spec that is canonical JSON but says the impossible is a malformed spec: what a profile would be told about it is the
+// cause, and blames no attribute of whoever was given the spec.
+func TestImpossibleSpecIsMalformed(t *testing.T) {
+	t.Parallel()
+	reg := newRegistry(t, nil)
+	_, err := reg.ParseSpec(`{"name":"no name","type":"docker","v":1}`)
+	all := sandboxcore.AllErrors(err, "")
+	if len(all) != 1 || all[0].Code != sandboxcore.CodeSpec || len(all[0].Attribute) > 0 || !strings.Contains(all[0].Error(), "AK1003") {
+		t.Errorf("got %v", err)
+	}
+	redacted := sandboxcore.AllErrors(sandboxcore.NewRedactor("no name").Error(err), "")
+	if len(redacted) != 1 || redacted[0].Code != sandboxcore.CodeSpec || strings.Contains(redacted[0].Error(), "no name") {
+		t.Errorf("redacted %v", redacted)
+	}
+}
+
+// The advice of a refusal has to lead somewhere: a backend without user identity offers none.
+func TestPrincipalAdvice(t *testing.T) {
+	t.Parallel()
+	reg := newRegistry(t, nil)
+	user := sandboxcore.Principal{Mode: sandboxcore.IdentityUser, Subject: "bob"}
+	_, err := reg.Decide(mustResolve(t, reg, dockerInput(nil)), &user, nil)
+	if !sandboxcore.IsCode(err, sandboxcore.CodePrincipalMismatch) || strings.Contains(err.Error(), "identity = {") != backendtest.DefaultCaps().PrincipalUser {
+		t.Errorf("got %v", err)
 	}
 }

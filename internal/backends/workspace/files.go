@@ -76,7 +76,7 @@ func (f Files) failed(attempted, path string, err error) error {
 	case errors.Is(err, fs.ErrNotExist):
 		e.Said = "there is no such file."
 	case errors.As(err, new(unfitError)):
-		e.Said, e.Err = err.Error()+".", nil
+		e.Said, e.Next, e.Err = err.Error()+".", "Only regular files can be read and written. Make a large one smaller, or bring it out another way.", nil
 	}
 	return e
 }
