@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/hashicorp/terraform-plugin-framework/datasource"
+	listresource "github.com/hashicorp/terraform-plugin-framework/list"
 	"github.com/hashicorp/terraform-plugin-framework/provider"
 	"github.com/hashicorp/terraform-plugin-framework/resource"
 	"github.com/hashicorp/terraform-plugin-go/tfprotov6"
@@ -33,6 +34,14 @@ func TestSchemasAreValid(t *testing.T) {
 			t.Errorf("%s: %v", m.TypeName, d)
 		}
 	}
+	lists, _ := p.(provider.ProviderWithListResources)
+	for _, construct := range lists.ListResources(ctx) {
+		var s listresource.ListResourceSchemaResponse
+		construct().ListResourceConfigSchema(ctx, listresource.ListResourceSchemaRequest{}, &s)
+		if d := s.Schema.ValidateImplementation(ctx); d.HasError() {
+			t.Errorf("list: %v", d)
+		}
+	}
 	for _, construct := range p.DataSources(ctx) {
 		r := construct()
 		var m datasource.MetadataResponse
@@ -50,7 +59,7 @@ var (
 	// Names that look like a secret and hold none.
 	noSecret = map[string]string{
 		"secret_env": "names of secrets, not values", "env_wo_version": "a number",
-		"no_new_privileges": "", "allow_secrets": "a switch", "image_pull_secrets": "names of Secrets of the cluster",
+		"no_new_privileges": "a switch", "allow_secrets": "a switch", "image_pull_secrets": "names of secrets in a cluster", "allow_secrets_in_command_history": "a switch", "image_pull_secrets": "names of Secrets of the cluster",
 	}
 )
 
@@ -71,6 +80,15 @@ func allSchemas(s *tfprotov6.GetProviderSchemaResponse) map[string]*tfprotov6.Sc
 	}
 	for name, x := range s.DataSourceSchemas {
 		out["data "+name] = x
+	}
+	for name, x := range s.ListResourceSchemas {
+		out["list "+name] = x
+	}
+	for name, x := range s.EphemeralResourceSchemas {
+		out["ephemeral "+name] = x
+	}
+	for name, x := range s.ActionSchemas {
+		out["action "+name] = x.Schema
 	}
 	return out
 }
