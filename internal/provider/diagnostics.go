@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/hashicorp/terraform-plugin-framework/attr"
@@ -156,6 +158,15 @@ func unenforcedWarnings(base path.Path, p *sandboxcore.Profile, verdict sandboxc
 func isolationNoneWarning(p *sandboxcore.Profile) diag.Diagnostic {
 	return diag.NewAttributeWarningDiagnostic(path.Root("type"), "No Isolation",
 		fmt.Sprintf("Code under the profile %q runs on this machine without any isolation (isolation = \"none\"): it can read and change whatever the user can who runs Terraform, the memory of the provider included. Use it only for code that you trust.", p.Name))
+}
+
+func skippedBackendsWarning(reasons map[string]string) diag.Diagnostic {
+	var b strings.Builder
+	b.WriteString("These backends could not be asked, and sandboxes that they may have are not listed. They do not stand in the provider block, so this is no error; name one there, or in backend, to have it count.\n")
+	for _, backend := range slices.Sorted(maps.Keys(reasons)) {
+		fmt.Fprintf(&b, "\n%s: %s", backend, reasons[backend])
+	}
+	return diag.NewWarningDiagnostic("Backends Not Asked", b.String())
 }
 
 func goneWarning(id string, err error) diag.Diagnostic {

@@ -164,6 +164,7 @@ func (p *agentKernelProvider) DataSources(context.Context) []func() datasource.D
 		func() datasource.DataSource { return newProfileDataSource(p.registry) },
 		func() datasource.DataSource { return newCapabilitiesDataSource(p.registry) },
 		func() datasource.DataSource { return newBackendsDataSource(p.registry) },
+		func() datasource.DataSource { return newSandboxesDataSource(p.registry) },
 		func() datasource.DataSource { return newAttachedEnvironmentDataSource() },
 	}
 }

@@ -88,17 +88,21 @@ func (m *sandboxModel) show(p *sandboxcore.Profile, caps sandboxcore.Capabilitie
 	m.Endpoint = types.StringValue(info.Endpoint)
 	m.Status = types.StringValue(string(statusOf(info)))
 	m.Isolation = types.StringValue(string(caps.Isolation))
-	// The time in the marks is the one that stays the same from look to look.
+	m.CreatedAt = createdAt(info)
+	m.Binding = bindingObject(p, m.Profile.ValueString(), m.Endpoint, m.ID)
+	m.EnvWO = types.MapNull(types.StringType)
+}
+
+// createdAt gives the time in the marks before the backend's: it stays the same from look to look.
+func createdAt(info sandboxcore.SandboxInfo) types.String {
 	created := info.Marks.Created
 	if created.IsZero() {
 		created = info.CreatedAt
 	}
-	m.CreatedAt = types.StringNull()
-	if !created.IsZero() {
-		m.CreatedAt = types.StringValue(created.UTC().Format(time.RFC3339))
+	if created.IsZero() {
+		return types.StringNull()
 	}
-	m.Binding = bindingObject(p, m.Profile.ValueString(), m.Endpoint, m.ID)
-	m.EnvWO = types.MapNull(types.StringType)
+	return types.StringValue(created.UTC().Format(time.RFC3339))
 }
 
 // statusOf is the status as users see it: a sandbox that sleeps because its time was over counts as running.

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	datasource "github.com/hashicorp/terraform-plugin-framework/datasource/schema"
+	list "github.com/hashicorp/terraform-plugin-framework/list/schema"
 	provider "github.com/hashicorp/terraform-plugin-framework/provider/schema"
 	resource "github.com/hashicorp/terraform-plugin-framework/resource/schema"
 )
@@ -51,6 +52,22 @@ func dataSourceAttribute(in resource.Attribute) datasource.Attribute {
 		}
 	}
 	panic(fmt.Sprintf("no data source form of %T", in))
+}
+
+// listAttributes converts optional attributes of a resource to those of a list resource.
+func listAttributes(in map[string]resource.Attribute) map[string]list.Attribute {
+	out := make(map[string]list.Attribute, len(in))
+	for name, attribute := range in {
+		switch a := attribute.(type) {
+		case resource.StringAttribute:
+			out[name] = list.StringAttribute{MarkdownDescription: a.MarkdownDescription, Optional: true, Validators: a.Validators}
+		case resource.MapAttribute:
+			out[name] = list.MapAttribute{MarkdownDescription: a.MarkdownDescription, Optional: true, ElementType: a.ElementType, Validators: a.Validators}
+		default:
+			panic(fmt.Sprintf("no list form of %T", attribute))
+		}
+	}
+	return out
 }
 
 // providerAttributes converts optional attributes of a resource to those of a provider.

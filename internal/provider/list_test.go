@@ -1,0 +1,161 @@
+package provider_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/agentkernel/terraform-provider-agentkernel/internal/protocoltest"
+)
+
+const tSandboxes = "agentkernel_sandboxes"
+
+func TestSandboxesAreListed(t *testing.T) {
+	const many = 250
+	fake := newFake()
+	s := newServer(t, fake, config{})
+	spec, other := profile(t, s, nil), profile(t, s, config{"policy": config{"cpu": 2}})
+	for i := range many {
+		cfg := config{"profile": spec, "name": fmt.Sprintf("box-%d", i%10), "labels": map[string]string{"team": "a", "half": fmt.Sprint(i % 2)}}
+		if i == 7 {
+			cfg["profile"] = other
+		}
+		s.MustApply(tSandbox, protocoltest.State{}, cfg)
+	}
+	fake.AddAlien()
+
+	all := s.List(tSandbox, config{}, 0, false, 0)
+	seen := map[any]bool{}
+	for _, l := range all {
+		noErrors(t, l.Diags)
+		if l.Resource.Exists() {
+			t.Fatalf("a resource that nobody asked for: %s", l.Resource.JSON())
+		}
+		if id, _ := l.Identity["native_id"].(string); !strings.HasSuffix(l.DisplayName, "(docker/"+id+")") || l.Identity["endpoint"] != "fake-endpoint" {
+			t.Fatalf("%q has the identity %v", l.DisplayName, l.Identity)
+		}
+		seen[l.Identity["native_id"]] = true
+	}
+	if len(all) != many || len(seen) != many {
+		t.Errorf("%d results, %d sandboxes", len(all), len(seen))
+	}
+	for limit, want := range map[int64]int{1: 1, 100: 100, many: many, many + 1: many} {
+		if got := s.List(tSandbox, config{}, limit, false, 0); len(got) != want {
+			t.Errorf("limit %d gives %d", limit, len(got))
+		}
+	}
+	if got := s.List(tSandbox, config{}, 0, false, 3); len(got) != 3 {
+		t.Errorf("whoever stops after 3 gets %d", len(got))
+	}
+
+	made := s.MustApply(tProfile, protocoltest.State{}, config{"name": "p", "type": "docker", "docker": config{}, "policy": config{"cpu": 2}})
+	for name, c := range map[string]struct {
+		filter config
+		want   int
+	}{
+		"name":            {config{"name": "box-3"}, many / 10},
+		"labels":          {config{"labels": map[string]string{"team": "a", "half": "1"}}, many / 2},
+		"labels, no such": {config{"labels": map[string]string{"team": "a", "half": ""}}, 0},
+		"fingerprint":     {config{"fingerprint": made.Get("fingerprint")}, 1},
+		"all of them":     {config{"name": "box-7", "labels": map[string]string{"half": "1"}, "fingerprint": made.Get("fingerprint"), "backend": "docker"}, 1},
+		"backend":         {config{"backend": "docker"}, many},
+		"other backend":   {config{"backend": "local_subprocess"}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := s.List(tSandbox, c.filter, 0, false, 0); len(got) != c.want {
+				t.Errorf("the list resource gives %d, want %d", len(got), c.want)
+			}
+			data, d := s.ReadData(tSandboxes, c.filter)
+			noErrors(t, d)
+			if got, _ := data.Get("sandboxes").([]any); len(got) != c.want {
+				t.Errorf("the data source gives %d, want %d", len(got), c.want)
+			}
+		})
+	}
+	if got := s.List(tSandbox, config{"backend": "no-such"}, 0, false, 0); len(got) != 1 || !got[0].Diags.HasError() {
+		t.Errorf("an unknown backend gives %v", got)
+	}
+}
+
+// TestListedSandboxIsImported: what the list gives for an object is what an import of it gives, so that the configuration
+// that Terraform generates from it plans nothing. The object here is an orphan: no state ever knew it.
+func TestListedSandboxIsImported(t *testing.T) {
+	fake := newFake()
+	s := newServer(t, fake, config{"secrets": config{"token": "hunter2hunter2"}})
+	cfg := config{
+		"profile": profile(t, s, nil), "name": "orphan", "env": map[string]string{"A": "1"}, "secret_env": map[string]string{"T": "token"},
+		"labels": map[string]string{"team": "x"}, "packages": []string{"rich"}, "timeouts": config{"create": "5m"}, "desired_state": "paused",
+	}
+	s.MustApply(tSandbox, protocoltest.State{}, cfg)
+
+	found := s.List(tSandbox, config{}, 0, true, 0)
+	if len(found) != 1 {
+		t.Fatalf("found %v", found)
+	}
+	noErrors(t, found[0].Diags)
+	imported, d := s.ImportIdentity(tSandbox, found[0].Identity)
+	noErrors(t, d)
+	if !imported.Value.Equal(found[0].Resource.Value) {
+		t.Errorf("listed   %s\nimported %s", found[0].Resource.JSON(), imported.JSON())
+	}
+	s.MustBeSettled(imported, cfg)
+	if strings.Contains(found[0].Resource.JSON(), "hunter2") {
+		t.Errorf("a secret is listed: %s", found[0].Resource.JSON())
+	}
+
+	data, d := s.ReadData(tSandboxes, config{})
+	noErrors(t, d)
+	list, _ := data.Get("sandboxes").([]any)
+	one, _ := list[0].(map[string]any)
+	for name, want := range map[string]any{"id": "docker/fake-1", "name": "orphan", "status": "paused", "spec": cfg["profile"], "endpoint": "fake-endpoint"} {
+		if one[name] != want {
+			t.Errorf("%s is %v, want %v", name, one[name], want)
+		}
+	}
+}
+
+func TestListSaysWhatItCouldNotAsk(t *testing.T) {
+	fake := newFake()
+	fail := func(_ context.Context, call string) error {
+		if call == "list" {
+			return errors.New("connection refused, hunter2hunter2")
+		}
+		return nil
+	}
+	secrets := config{"secrets": config{"token": "hunter2hunter2"}}
+
+	t.Run("a backend that nobody named is left out", func(t *testing.T) {
+		s := newServer(t, fake, secrets)
+		fake.SetFail(fail)
+		got := s.List(tSandbox, config{}, 0, false, 0)
+		if len(got) != 1 || got[0].Diags.HasError() || !got[0].Diags.Warnings().Has("docker", "connection refused") || got[0].Diags.Has("hunter2") {
+			t.Errorf("%v", got)
+		}
+		data, d := s.ReadData(tSandboxes, config{})
+		noErrors(t, d)
+		if reason, _ := data.Get("unreachable", "docker").(string); !strings.Contains(reason, "connection refused") || strings.Contains(reason, "hunter2") {
+			t.Errorf("%s", data.JSON())
+		}
+	})
+	t.Run("a backend of the provider block is an error", func(t *testing.T) {
+		s := newServer(t, fake, secrets.With(config{"docker": config{"host": "x"}}))
+		fake.SetFail(fail)
+		for name, filter := range map[string]config{"all": {}, "this one": {"backend": "docker"}} {
+			got := s.List(tSandbox, filter, 0, false, 0)
+			if len(got) != 1 || !got[0].Diags.HasError() || got[0].Diags.Has("hunter2") {
+				t.Errorf("%s: %v", name, got)
+			}
+			_, d := s.ReadData(tSandboxes, filter)
+			wantError(t, d, "connection refused")
+		}
+	})
+	t.Run("so is one that the list names", func(t *testing.T) {
+		s := newServer(t, fake, secrets)
+		fake.SetFail(fail)
+		if got := s.List(tSandbox, config{"backend": "docker"}, 0, false, 0); len(got) != 1 || !got[0].Diags.HasError() {
+			t.Errorf("%v", got)
+		}
+	})
+}
