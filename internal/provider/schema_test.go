@@ -59,7 +59,7 @@ var (
 	// Names that look like a secret and hold none.
 	noSecret = map[string]string{
 		"secret_env": "names of secrets, not values", "env_wo_version": "a number",
-		"no_new_privileges": "a switch", "allow_secrets": "a switch", "allow_secrets_in_command_history": "a switch",
+		"no_new_privileges": "a switch", "allow_secrets": "a switch", "image_pull_secrets": "names of secrets in a cluster", "allow_secrets_in_command_history": "a switch",
 	}
 )
 
