@@ -30,7 +30,7 @@ func TestDialTellsOpenFromClosed(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	port := strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
+	_, port, _ := net.SplitHostPort(l.Addr().String())
 	host := hex.EncodeToString(net.IPv4(127, 0, 0, 1).To4())
 	dial := func(want, milliseconds string) int {
 		return helperExit(t.Context(), t, "dial", want, host, port, milliseconds)
@@ -41,7 +41,7 @@ func TestDialTellsOpenFromClosed(t *testing.T) {
 	if got := dial("closed", "300"); got != 1 {
 		t.Errorf("an open address counts as closed: %d", got)
 	}
-	l.Close()
+	_ = l.Close()
 	if got := dial("closed", "5000"); got != 0 {
 		t.Errorf("a closed address: %d", got)
 	}
@@ -81,11 +81,11 @@ func TestDialWaitsForTheChange(t *testing.T) {
 			if err != nil {
 				return
 			}
-			c.Close()
+			_ = c.Close()
 		}
 	}()
 	done := make(chan int, 1)
-	port := strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
+	_, port, _ := net.SplitHostPort(l.Addr().String())
 	go func() { done <- helperExit(t.Context(), t, "dial", "closed", "7f000001", port, "20000") }()
 	<-seen
 	select {
@@ -93,7 +93,7 @@ func TestDialWaitsForTheChange(t *testing.T) {
 		t.Fatalf("it ended with %d while the address was open", got)
 	default:
 	}
-	l.Close()
+	_ = l.Close()
 	if got := <-done; got != 0 {
 		t.Errorf("got %d", got)
 	}
@@ -105,8 +105,8 @@ func TestListenTakesConnectionsUntilTold(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	port := strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
-	l.Close()
+	_, port, _ := net.SplitHostPort(l.Addr().String())
+	_ = l.Close()
 	cmd := exec.CommandContext(t.Context(), helperPath(t), "listen", port)
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -116,7 +116,7 @@ func TestListenTakesConnectionsUntilTold(t *testing.T) {
 		if err != nil {
 			return false
 		}
-		c.Close()
+		_ = c.Close()
 		return true
 	})
 	if err := cmd.Process.Signal(os.Interrupt); err != nil {
@@ -168,7 +168,7 @@ func TestPodEndsWithAStatus(t *testing.T) {
 	if err := cmd.Process.Signal(os.Interrupt); err != nil {
 		t.Fatal(err)
 	}
-	cmd.Wait()
+	_ = cmd.Wait()
 	if got := cmd.ProcessState.ExitCode(); got != 143 {
 		t.Errorf("ended with %d", got)
 	}

@@ -181,20 +181,22 @@ func (b *building) waitRunning(ctx context.Context, name string, uid types.UID) 
 	if nativeID == "" {
 		nativeID = b.o.namespace + "/" + name
 	}
-	last := "nothing yet"
-	for wait := b.e.timings.poll; ; wait = min(wait*3/2, 4*b.e.timings.poll) {
-		pod, err := b.e.getPod(ctx, b.o.namespace, name)
+	w := b.e.watchPod(ctx, b.o.namespace, name)
+	defer w.stop()
+	within, cancel := context.WithDeadline(ctx, b.deadline)
+	defer cancel()
+	pod, err := b.e.getPod(ctx, b.o.namespace, name)
+	for {
 		if err != nil {
 			return nil, err
 		}
-		l := lifeOf(pod)
 		if pod.UID != uid {
 			return nil, gone("the sandbox did not start", nativeID, "Another pod has taken its name.")
 		}
-		why := ""
+		l := lifeOf(pod)
+		why := l.gone
 		switch {
-		case l.gone != "":
-			why = l.gone
+		case why != "":
 		case l.status == sandboxcore.StatusRunning:
 			return pod, nil
 		default:
@@ -205,14 +207,16 @@ func (b *building) waitRunning(ctx context.Context, name string, uid types.UID) 
 		if why != "" {
 			return nil, b.notStarted(ctx, nativeID, uid, why, nextFor(why, b.o))
 		}
-		last = sandboxcore.Printable(pendingReason(pod))
-		if time.Now().After(b.deadline) {
-			return nil, b.notStarted(ctx, nativeID, uid, fmt.Sprintf("It does not run after %s; the last that was seen: %s.", b.o.createTimeout, last),
-				"Raise create_timeout, or look at the events of the pod.")
+		last := sandboxcore.Printable(pendingReason(pod))
+		var ok bool
+		if pod, ok, err = w.next(within); ok {
+			continue
 		}
-		if !pause(ctx, wait) {
+		if ctx.Err() != nil {
 			return nil, b.notStarted(ctx, nativeID, uid, "The operation was ended while it started; the last that was seen: "+last+".", "Run the command again.")
 		}
+		return nil, b.notStarted(ctx, nativeID, uid, fmt.Sprintf("It does not run after %s; the last that was seen: %s.", b.o.createTimeout, last),
+			"Raise create_timeout, or look at the events of the pod.")
 	}
 }
 

@@ -6,7 +6,6 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net/http"
 	"os"
@@ -199,9 +198,8 @@ func (e *endpoint) digest() (string, error) {
 			return "", err
 		}
 	}
-	sum := sha256.New()
-	fmt.Fprintf(sum, "%s\n%s", e.target.config.Host, ca)
-	return "server-" + hex.EncodeToString(sum.Sum(nil)[:16]), nil
+	sum := sha256.Sum256([]byte(e.target.config.Host + "\n" + string(ca)))
+	return "server-" + hex.EncodeToString(sum[:16]), nil
 }
 
 // Admit has nothing to refuse: what a cluster cannot give shows in the events of the pod, and ends its creation.

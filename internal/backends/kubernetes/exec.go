@@ -333,7 +333,7 @@ func (e *endpoint) startSPDY(ctx context.Context, c *client, at *url.URL) (*proc
 	outR, outW := io.Pipe()
 	notes := &tail{}
 	first := &firstWrite{w: outW, seen: make(chan struct{})}
-	running, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	running, cancel := context.WithCancel(context.WithoutCancel(ctx)) //nolint:forbidigo // the process is ended by its own close: its helper has to hear of a cancellation first
 	done := make(chan struct{})
 	var status error
 	go func() {

@@ -102,7 +102,7 @@ func (f *front) tunnel(w http.ResponseWriter, r *http.Request, host string, conf
 	if err := out.Write(server); err != nil {
 		return
 	}
-	client, buffered, err := w.(http.Hijacker).Hijack()
+	client, buffered, err := http.NewResponseController(w).Hijack()
 	if err != nil {
 		return
 	}
@@ -195,7 +195,7 @@ func TestSlowReaderLosesNothing(t *testing.T) {
 	const lines = 2_000_000
 	want := sha256.New()
 	for i := range lines {
-		fmt.Fprintf(want, "line %d\n", i)
+		_, _ = fmt.Fprintf(want, "line %d\n", i)
 	}
 	for _, protocol := range []string{"websocket", "spdy"} {
 		t.Run(protocol, func(t *testing.T) {
@@ -327,14 +327,14 @@ func TestUnreachable(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { silent.Close() })
+	t.Cleanup(func() { _ = silent.Close() })
 	plain := httptest.NewServer(http.NotFoundHandler())
 	t.Cleanup(func() { plain.Close() })
 	closed, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	closed.Close()
+	_ = closed.Close()
 	redirect := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		http.Redirect(w, r, plain.URL, http.StatusTemporaryRedirect)
 	}))

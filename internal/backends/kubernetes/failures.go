@@ -34,8 +34,7 @@ func (e *endpoint) failure(ctx context.Context, err error, code sandboxcore.Code
 	if err == nil {
 		return nil
 	}
-	var known *sandboxcore.Error
-	if errors.As(err, &known) {
+	if _, known := errors.AsType[*sandboxcore.Error](err); known {
 		return err
 	}
 	out := &sandboxcore.Error{Code: code, Attempted: attempted, Object: object, Said: sentence(err.Error()), Next: next, Err: quiet{err}}
@@ -63,7 +62,7 @@ func (e *endpoint) fillAway(ctx context.Context, out *sandboxcore.Error, err err
 	case errors.Is(err, context.DeadlineExceeded):
 		return away("The time for the operation was over before it answered.", "Raise the timeout of the operation.")
 	case answered:
-		return e.fillAnswer(out, err, away, from)
+		return fillAnswer(err, away, from)
 	}
 	var unknown x509.UnknownAuthorityError
 	var host x509.HostnameError
@@ -87,7 +86,7 @@ func (e *endpoint) fillAway(ctx context.Context, out *sandboxcore.Error, err err
 }
 
 // fillAnswer recognises answers that say that the server cannot serve us now.
-func (e *endpoint) fillAnswer(out *sandboxcore.Error, err error, away func(said, next string) bool, from string) bool {
+func fillAnswer(err error, away func(said, next string) bool, from string) bool {
 	switch {
 	case apierrors.IsUnauthorized(err):
 		return away("It does not know the credential: "+sentence(err.Error()), "Renew the credential"+from)

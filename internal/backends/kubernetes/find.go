@@ -305,7 +305,12 @@ func (e *endpoint) podsOf(ctx context.Context, namespace string) (map[string]*co
 		q = &question{changes: l.changes, done: make(chan struct{})}
 		l.asking = q
 		// The first who asks must not end the question for the others when it is cancelled.
-		go e.answer(context.WithoutCancel(ctx), namespace, l, q)
+		go func() {
+			_ = sandboxcore.WithCleanup(ctx, func(ctx context.Context) error {
+				e.answer(ctx, namespace, l, q)
+				return nil
+			})
+		}()
 	}
 	l.mu.Unlock()
 	select {

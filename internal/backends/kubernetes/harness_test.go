@@ -36,12 +36,12 @@ func dial(t testing.TB, provider sandboxcore.Settings) *endpoint {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.(*backend).log = slog.New(slog.DiscardHandler)
+	b.(*backend).log = slog.New(slog.DiscardHandler) //nolint:forcetypeassert // a test
 	e, err := b.Connect(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	return e.(*endpoint)
+	return e.(*endpoint) //nolint:forcetypeassert // a test
 }
 
 func newCluster(t testing.TB) *cluster {
@@ -177,7 +177,7 @@ func (c *cluster) create(t testing.TB, p *sandboxcore.Profile, change ...func(*s
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := m.(*sandbox)
+	s := m.(*sandbox) //nolint:forcetypeassert // a test
 	t.Cleanup(func() {
 		if err := sandboxcore.WithCleanup(t.Context(), s.Destroy); err != nil {
 			t.Error(err)

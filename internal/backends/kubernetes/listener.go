@@ -146,7 +146,7 @@ func (e *endpoint) takeListener(ctx context.Context, req sandboxcore.CreateReque
 		return l, nil
 	}
 	// It outlives the create call that needed it first.
-	own, stop := context.WithTimeout(context.WithoutCancel(ctx), o.createTimeout)
+	own, stop := context.WithTimeout(context.WithoutCancel(ctx), o.createTimeout) //nolint:forbidigo // it is shared, and ended by its last user
 	l := &listener{key: string(key), refs: 1, stop: stop, done: make(chan struct{}), namespace: o.namespace}
 	e.listeners[l.key] = l
 	go func() {

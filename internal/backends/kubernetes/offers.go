@@ -5,7 +5,7 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
-	"fmt"
+	"strings"
 	"time"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
@@ -53,11 +53,20 @@ func (e *endpoint) Offers(ctx context.Context) (sandboxcore.Offer, error) {
 
 // reviewRights says which rights in the namespace are missing.
 func (e *endpoint) reviewRights(ctx context.Context, namespace string, o *sandboxcore.Offer) {
-	missing := ""
+	var missing strings.Builder
 	for _, r := range []struct{ group, resource, sub, verb string }{
-		{"", "pods", "", "create"}, {"", "pods", "", "get"}, {"", "pods", "", "list"}, {"", "pods", "", "patch"}, {"", "pods", "", "delete"},
-		{"", "pods", "exec", "create"}, {"", "pods", "exec", "get"}, {"", "configmaps", "", "create"}, {"", "configmaps", "", "delete"},
-		{"networking.k8s.io", "networkpolicies", "", "create"}, {"networking.k8s.io", "networkpolicies", "", "patch"}, {"networking.k8s.io", "networkpolicies", "", "delete"},
+		{"", "pods", "", "create"},
+		{"", "pods", "", "get"},
+		{"", "pods", "", "list"},
+		{"", "pods", "", "patch"},
+		{"", "pods", "", "delete"},
+		{"", "pods", "exec", "create"},
+		{"", "pods", "exec", "get"},
+		{"", "configmaps", "", "create"},
+		{"", "configmaps", "", "delete"},
+		{"networking.k8s.io", "networkpolicies", "", "create"},
+		{"networking.k8s.io", "networkpolicies", "", "patch"},
+		{"networking.k8s.io", "networkpolicies", "", "delete"},
 	} {
 		call, cancel := withDeadline(ctx, e.timings.call)
 		review, err := e.own.kube.AuthorizationV1().SelfSubjectAccessReviews().Create(call, &authorizationv1.SelfSubjectAccessReview{
@@ -73,10 +82,10 @@ func (e *endpoint) reviewRights(ctx context.Context, namespace string, o *sandbo
 		if r.sub != "" {
 			name += "/" + r.sub
 		}
-		missing += fmt.Sprintf(" %s %s;", r.verb, name)
+		missing.WriteString(" " + r.verb + " " + name + ";")
 	}
-	if missing != "" {
-		o.Facts["missing rights"] = "in namespace " + namespace + ":" + missing
+	if missing.Len() > 0 {
+		o.Facts["missing rights"] = "in namespace " + namespace + ":" + missing.String()
 	}
 }
 

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -143,34 +142,34 @@ func (s *sandbox) Destroy(ctx context.Context) error {
 // removePod deletes one pod and waits until the cluster no longer has it.
 func (e *endpoint) removePod(ctx context.Context, namespace, name string, uid types.UID, nativeID string) error {
 	const attempted = "the sandbox could not be removed"
-	var last *corev1.Pod
-	asked := false
-	until := time.Now().Add(e.timings.gone)
-	for wait := e.timings.poll; ; wait = min(wait*3/2, 6*e.timings.poll) {
-		if !asked {
-			call, cancel := withDeadline(ctx, e.timings.call)
-			err := e.own.kube.CoreV1().Pods(namespace).Delete(call, name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}})
-			failed := e.failure(call, err, sandboxcore.CodeDeleteFailed, attempted, objectID(nativeID), "Run the command again.")
-			cancel()
-			switch {
-			case apierrors.IsNotFound(err), apierrors.IsConflict(err): // gone, or the name belongs to another one
-			case err != nil:
-				return failed
-			}
-			asked = true
-		}
-		pod, err := e.getPod(ctx, namespace, name)
+	w := e.watchPod(ctx, namespace, name)
+	defer w.stop()
+	call, cancel := withDeadline(ctx, e.timings.call)
+	err := e.own.kube.CoreV1().Pods(namespace).Delete(call, name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}})
+	failed := e.failure(call, err, sandboxcore.CodeDeleteFailed, attempted, objectID(nativeID), "Run the command again.")
+	cancel()
+	// Not found: gone already. A conflict: the name belongs to another one.
+	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		return failed
+	}
+	within, stop := context.WithTimeout(ctx, e.timings.gone)
+	defer stop()
+	last, err := e.getPod(ctx, namespace, name)
+	for {
 		switch {
 		case sandboxcore.IsCode(err, sandboxcore.CodeGone):
 			return nil
 		case err != nil:
 			return err
-		case pod.UID != uid:
+		case last.UID != uid:
 			return nil
 		}
-		last = pod
-		if !time.Now().Before(until) || !pause(ctx, wait) {
+		pod, ok, looked := w.next(within)
+		if !ok {
 			break
+		}
+		if last, err = pod, looked; err != nil {
+			continue
 		}
 	}
 	said := "The cluster still has the pod"

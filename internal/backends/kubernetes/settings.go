@@ -42,7 +42,7 @@ const (
 	keyNamespace         = "namespace"
 	keyImage             = "image"
 	keyServiceAccount    = "service_account"
-	keyPullSecrets       = "image_pull_secrets"
+	keyPullSecrets       = "image_pull_secrets" // #nosec G101 -- the name of a setting
 	keyLabels            = "labels"
 	keyNodeSelector      = "node_selector"
 	keyEnv               = "env"
@@ -77,7 +77,7 @@ const (
 	seccompUnconfined = "Unconfined"
 )
 
-func number(v float64) *float64 { return &v }
+func number(v float64) *float64 { return new(v) }
 
 const (
 	dnsLabel     = `^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`

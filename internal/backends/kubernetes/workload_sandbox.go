@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -204,9 +205,7 @@ func (b *building) newSandbox(api *sandboxAPI) (*unstructured.Unstructured, erro
 	o := b.o
 	o.env = map[string]string{}
 	for _, m := range []map[string]string{b.o.env, b.req.Env} {
-		for k, v := range m {
-			o.env[k] = v
-		}
+		maps.Copy(o.env, m)
 	}
 	name := objectName(b.req.Marks)
 	pod := podSpec(b.req.Profile, name, false)

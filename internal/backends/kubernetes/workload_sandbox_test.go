@@ -46,11 +46,11 @@ func (c *cluster) installSandboxAPI(t *testing.T, version string) {
 	if err := yaml.Unmarshal(text, &crd); err != nil {
 		t.Fatal(err)
 	}
-	spec := crd["spec"].(map[string]any)
+	spec := crd["spec"].(map[string]any) //nolint:forcetypeassert // a test
 	delete(spec, "conversion")
 	var kept []any
-	for _, v := range spec["versions"].([]any) {
-		if m := v.(map[string]any); m["name"] == version {
+	for _, v := range spec["versions"].([]any) { //nolint:forcetypeassert // a test
+		if m := v.(map[string]any); m["name"] == version { //nolint:forcetypeassert // a test
 			m["served"], m["storage"] = true, true
 			kept = append(kept, m)
 		}
@@ -152,7 +152,7 @@ func (k *controller) reconcile(ctx context.Context, o *unstructured.Unstructured
 	claims, _, _ := unstructured.NestedSlice(o.Object, "spec", "volumeClaimTemplates")
 	for _, t := range claims {
 		claim := &corev1.PersistentVolumeClaim{}
-		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(t.(map[string]any), claim); err != nil {
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(t.(map[string]any), claim); err != nil { //nolint:forcetypeassert // a test
 			return err
 		}
 		volume := claim.Name
@@ -177,7 +177,7 @@ func (c *cluster) disks(t *testing.T, n int) string {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := os.Chmod(dir, 0o777); err != nil { //nolint:gosec // a disk that any user of a pod may write to
+		if err := os.Chmod(dir, 0o777); err != nil { // any user of a pod may write to it
 			t.Fatal(err)
 		}
 		name := fmt.Sprintf("%s-%d", class, i)
@@ -255,7 +255,7 @@ func (c *cluster) sandboxLife(t *testing.T, class string) {
 	// The pod is lost: the next run is in the next pod, behind its policy.
 	first := s.podUID
 	c.kubectl(t, "delete", "pod", s.pod)
-	again := mustFind(t, c, s).(*sandbox)
+	again := mustFind(t, c, s).(*sandbox) //nolint:forcetypeassert // a test
 	kept(again)
 	if again.podUID == first || again.object.verified != string(again.podUID) {
 		t.Errorf("pod %s after %s, verified %s", again.podUID, first, again.object.verified)
