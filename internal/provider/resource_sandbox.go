@@ -227,6 +227,10 @@ func (r *sandboxResource) Read(ctx context.Context, req resource.ReadRequest, re
 	work, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	info, err := r.data.engine.ReadSandbox(work, state.ref())
+	if resp.Identity != nil && resp.Identity.Raw.IsFullyNull() {
+		// A state of an older release, or an import by id, has none yet, and Terraform wants one of what is gone as well.
+		resp.Diagnostics.Append(state.identify(ctx, resp.Identity)...)
+	}
 	switch {
 	case sandboxcore.IsCode(err, sandboxcore.CodeGone):
 		resp.Diagnostics.Append(goneWarning(state.ID.ValueString(), err))

@@ -54,6 +54,25 @@ func TestStatesOfOlderReleases(t *testing.T) {
 	}
 }
 
+// TestGoneSandboxOfAnOlderRelease: a state without an identity is refreshed to nothing when the sandbox is gone, and so is
+// an import of something that does not exist.
+func TestGoneSandboxOfAnOlderRelease(t *testing.T) {
+	fake := newFake()
+	s := newServer(t, fake, config{})
+	state := s.MustApply(tSandbox, protocoltest.State{}, config{"profile": profile(t, s, nil)})
+	fake.Remove("fake-1")
+	state.Identity = nil
+	gone, d := s.Read(state)
+	noErrors(t, d)
+	if gone.Exists() || !d.Warnings().Has("Sandbox Gone") {
+		t.Errorf("gone: %s", d)
+	}
+	left, d := s.Import(tSandbox, "docker/fake-1")
+	if d.HasError() || left.Exists() {
+		t.Errorf("import: %s %s", d, left.JSON())
+	}
+}
+
 func writeStates(t *testing.T, dir string) {
 	t.Helper()
 	if err := os.MkdirAll(dir, 0o755); err != nil {
