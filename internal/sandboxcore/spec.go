@@ -84,13 +84,10 @@ func canonicalJSON(m map[string]any) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(v); err != nil { // encoding/json sorts the keys of maps
-		return "", err
-	}
-	return strings.TrimSuffix(b.String(), "\n"), nil
+	// encoding/json sorts the keys of maps and writes <, > and & as escapes, as jsonencode of Terraform does: a spec in
+	// generated configuration is the same text.
+	text, err := json.Marshal(v)
+	return string(text), err
 }
 
 // numbersToText replaces floats by their shortest text, so that 2 is "2" and never "2.0" or "2e+00".

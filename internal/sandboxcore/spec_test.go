@@ -43,7 +43,7 @@ func TestSpecGolden(t *testing.T) {
 					"hints": map[string]any{"z": "1", "a": "2"}, "nested": map[string]any{"user": "bob"},
 				}
 			}),
-			spec: `{"docker":{"caps":["a","b"],"factor":1000000000000000000000,"hints":{"a":"2","z":"1"},"image":"a<b>&","init":true,"nested":{"user":"bob"},"pids_limit":64,"steps":["b","a"]},` +
+			spec: `{"docker":{"caps":["a","b"],"factor":1000000000000000000000,"hints":{"a":"2","z":"1"},"image":"a\u003cb\u003e\u0026","init":true,"nested":{"user":"bob"},"pids_limit":64,"steps":["b","a"]},` +
 				`"idle_timeout":1.5,"name":"p","policy":{"cpu":1.5,"fs_allow_write":["/data","/workspace"],"memory_mb":512,"min_isolation":"container","network_egress":"deny","strict":false,"timeout":30},` +
 				`"scope":"per_call","type":"docker","v":1}`,
 		},
