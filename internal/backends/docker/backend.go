@@ -68,6 +68,9 @@ func (b *backend) Capabilities(p *sandboxcore.Profile) sandboxcore.Capabilities 
 	o := options{noNewPrivileges: true}
 	if p != nil {
 		o = optionsOf(p)
+		if p.Environment == sandboxcore.EnvironmentAttached {
+			return attachedCapabilities(o)
+		}
 	}
 	c := sandboxcore.Capabilities{
 		Isolation:        sandboxcore.IsolationContainer,
@@ -77,6 +80,7 @@ func (b *backend) Capabilities(p *sandboxcore.Profile) sandboxcore.Capabilities 
 		PackageInstall:   true,
 		Attach:           true,
 		Provisions:       true,
+		AttachesExternal: true,
 		PolicyNetwork:    true,
 		PolicyFilesystem: true,
 		PolicyResources:  true,

@@ -174,6 +174,13 @@ func (e *endpoint) Admit(ctx context.Context, p *sandboxcore.Profile, _ sandboxc
 	if err := platformRefusal(info); err != nil {
 		v = append(v, err)
 	}
+	if p.Environment == sandboxcore.EnvironmentAttached {
+		// Nothing of the engine's limits is applied to a container that exists.
+		if len(v) > 0 {
+			return v
+		}
+		return nil
+	}
 	refuse := func(code sandboxcore.Code, said, next string, attribute ...string) {
 		v = append(v, &sandboxcore.Error{
 			Code: code, Attempted: "the profile was refused by this Docker engine", Object: p.Name, Said: said, Next: next, Attribute: attribute,

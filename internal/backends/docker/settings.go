@@ -93,6 +93,7 @@ func providerSettings() []sandboxcore.Setting {
 
 func profileSettings() []sandboxcore.Setting {
 	return []sandboxcore.Setting{
+		attachSetting(),
 		{
 			Name: keyImage, Kind: sandboxcore.KindString, Default: defaultImage,
 			Description: "Image of the sandbox, for linux/amd64 or linux/arm64. Defaults to `" + defaultImage + "`. Neither a " +
@@ -112,7 +113,7 @@ func profileSettings() []sandboxcore.Setting {
 			Name: keyIsolation, Kind: sandboxcore.KindString,
 			OneOf: []string{string(sandboxcore.IsolationContainer), string(sandboxcore.IsolationSyscallFilter), string(sandboxcore.IsolationMicroVM)},
 			Description: "The isolation tier that you assert for `runtime`, because the provider cannot see into it. Only " +
-				"together with `runtime`, and marked as asserted everywhere. Without it the tier is `container`.",
+				"together with `runtime` (or `attach_to`), and marked as asserted everywhere. Without it the tier is `container`, attached `none`.",
 		},
 		{
 			Name: keyNetwork, Kind: sandboxcore.KindString,

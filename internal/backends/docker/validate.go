@@ -22,6 +22,9 @@ var defaultCaps = []string{
 
 // Validate gives the refusals that only this backend knows.
 func (b *backend) Validate(p *sandboxcore.Profile) []*sandboxcore.Error {
+	if p.Environment == sandboxcore.EnvironmentAttached {
+		return validateAttached(p)
+	}
 	var out []*sandboxcore.Error
 	refuse := func(code sandboxcore.Code, said, next string, attribute ...string) {
 		out = append(out, &sandboxcore.Error{

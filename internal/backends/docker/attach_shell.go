@@ -1,0 +1,289 @@
+package docker
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/moby/moby/api/pkg/stdcopy"
+	"github.com/moby/moby/client"
+
+	"github.com/agentkernel/terraform-provider-agentkernel/internal/sandboxcore"
+)
+
+// maxShellCode is what fits into one environment variable (131,072 bytes, the kernel's limit for one string), with room.
+const maxShellCode = 96 << 10
+
+// textVariable carries code to the shell: unlike arguments it is neither in the engine's events nor readable for others.
+const textVariable = "AGENTKERNEL_TEXT"
+
+// The first line of output says how it began: P and the process id, D for no directory, N for no program. The shell
+// becomes the program, so that the id is also that of the session and process group that the engine made for it.
+const (
+	shellStart = `if [ -n "$AGENTKERNEL_DIR" ]; then cd -- "$AGENTKERNEL_DIR" 2>/dev/null || { echo D; exit 125; }; fi; unset AGENTKERNEL_DIR; ` +
+		`command -v "$1" >/dev/null 2>&1 || { echo N; exit 127; }; echo "P$$"; `
+	shellBecome = shellStart + `exec "$@"`
+	shellScript = shellStart + `t=$` + textVariable + `; unset ` + textVariable + `; shift; eval "$t"`
+	pythonText  = `exec(compile(__import__("os").environb.pop(b"` + textVariable + `"),"<string>","exec"))`
+	// shellKill ends the process group $1: TERM, after $2 seconds KILL. It tells whether something is alive.
+	shellKill = `kill -TERM "-$1" 2>/dev/null; i=0; while kill -0 "-$1" 2>/dev/null && [ $i -lt "$2" ]; do sleep 1; i=$((i+1)); done; ` +
+		`kill -KILL "-$1" 2>/dev/null; i=0; while kill -0 "-$1" 2>/dev/null && [ $i -lt 5 ]; do sleep 1; i=$((i+1)); done; ! kill -0 "-$1" 2>/dev/null`
+)
+
+// shell runs a request by the container's own sh, where no helper can be brought in.
+func (a *attached) shell(ctx context.Context, req sandboxcore.RunRequest, stdout, stderr io.Writer) (sandboxcore.RunResult, error) {
+	options, err := a.shellOptions(req)
+	if err != nil {
+		return sandboxcore.RunResult{}, err
+	}
+	const attempted = "the run could not be carried out"
+	call, cancel := withDeadline(ctx, a.e.timings.call)
+	defer cancel()
+	created, err := a.e.cli.ExecCreate(call, a.id, options)
+	if err != nil {
+		return sandboxcore.RunResult{}, a.e.failure(call, err, sandboxcore.CodeProvision, attempted, objectID(a.id), "Check that the container still runs.")
+	}
+	at, err := a.e.cli.ExecAttach(call, created.ID, client.ExecAttachOptions{})
+	if err != nil {
+		return sandboxcore.RunResult{}, a.e.failure(call, err, sandboxcore.CodeProvision, attempted, objectID(a.id), "Check that the container has sh.")
+	}
+	started := time.Now()
+	head := &firstLine{to: stdout}
+	copied := make(chan error, 1)
+	go func() { _, err := stdcopy.StdCopy(head, orDiscard(stderr), at.Reader); copied <- err }()
+	sent := make(chan struct{})
+	go func() {
+		defer close(sent)
+		if _, err := at.Conn.Write(req.Stdin); err == nil || len(req.Stdin) == 0 {
+			_ = at.CloseWrite()
+		}
+	}()
+	defer func() { at.Close(); <-sent }()
+	end := a.await(ctx, created.ID, head, copied, req)
+	at.Close()
+	if !end.drained {
+		<-copied
+	}
+	res := sandboxcore.RunResult{ExitCode: end.exit, Duration: time.Since(started)}
+	return res, a.shellError(req, end, head)
+}
+
+func orDiscard(w io.Writer) io.Writer {
+	if w == nil {
+		return io.Discard
+	}
+	return w
+}
+
+func (a *attached) shellOptions(req sandboxcore.RunRequest) (client.ExecCreateOptions, error) {
+	o := client.ExecCreateOptions{User: a.user, AttachStdin: true, AttachStdout: true, AttachStderr: true}
+	for k, v := range req.Env {
+		o.Env = append(o.Env, k+"="+v)
+	}
+	if req.WorkingDirectory != "" {
+		o.Env = append(o.Env, "AGENTKERNEL_DIR="+req.WorkingDirectory)
+	}
+	if req.Kind != sandboxcore.RunCommand {
+		if len(req.Text) > maxShellCode || bytes.ContainsRune(req.Text, 0) {
+			return o, &sandboxcore.Error{
+				Code: sandboxcore.CodeValue, Attempted: "the run was refused", Object: objectID(a.id), Attribute: []string{"code"},
+				Said: fmt.Sprintf("The container's root file system is read-only, so that code reaches it through its shell, which takes at most %d bytes without NUL; this has %d.", maxShellCode, len(req.Text)),
+				Next: "Make the code smaller.",
+			}
+		}
+		o.Env = append(o.Env, textVariable+"="+string(req.Text))
+	}
+	switch req.Kind {
+	case sandboxcore.RunScript:
+		o.Cmd = []string{"sh", "-c", shellScript, "sh", "sh"}
+	case sandboxcore.RunCode:
+		if req.Language != "python" {
+			return o, &sandboxcore.Error{
+				Code: sandboxcore.CodeLanguage, Attempted: "the run was refused", Object: objectID(a.id), Said: "The language is not offered.", Next: "Use python.", Attribute: []string{"language"},
+			}
+		}
+		o.Cmd = []string{"sh", "-c", shellBecome, "sh", "python3", "-c", pythonText}
+	default:
+		o.Cmd = append([]string{"sh", "-c", shellBecome, "sh"}, req.Argv...)
+	}
+	return o, nil
+}
+
+// shellEnd is how a run by the shell ended.
+type shellEnd struct {
+	exit    int
+	ended   bool // the engine told the exit status
+	late    bool
+	dead    bool // the process group was seen to be gone
+	drained bool
+	err     error
+}
+
+// await waits for the program, its time, or ctx. The engine is asked, because a process that the program left behind may
+// hold its output open for ever.
+func (a *attached) await(ctx context.Context, exec string, head *firstLine, copied <-chan error, req sandboxcore.RunRequest) shellEnd {
+	var end shellEnd
+	timer := time.NewTimer(req.Timeout)
+	defer timer.Stop()
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for waiting := true; waiting; {
+		select {
+		case <-copied:
+			end.drained, copied = true, nil
+			end.exit, end.ended, end.err = a.exitOf(ctx, exec, true)
+			waiting = false
+		case <-tick.C:
+			if exit, ended, err := a.exitOf(ctx, exec, false); ended || err != nil {
+				end.exit, end.ended, end.err = exit, ended, err
+				waiting = false
+			}
+		case <-timer.C:
+			end.late, waiting = true, false
+		case <-ctx.Done():
+			end.err, waiting = ctx.Err(), false
+		}
+	}
+	if !req.KeepBackground || end.late || ctx.Err() != nil {
+		end.dead = a.killGroup(ctx, head, req.Grace)
+	}
+	if !end.drained {
+		// What was written before the end is in the pipe.
+		select {
+		case <-copied:
+			end.drained = true
+		case <-time.After(2 * time.Second):
+		}
+	}
+	return end
+}
+
+// exitOf asks the engine for the exit status. settle: the output has ended, so that the status is about to come.
+func (a *attached) exitOf(ctx context.Context, exec string, settle bool) (exit int, ended bool, err error) {
+	for range 50 {
+		call, cancel := withDeadline(ctx, a.e.timings.call)
+		r, err := a.e.cli.ExecInspect(call, exec, client.ExecInspectOptions{})
+		cancel()
+		if err != nil {
+			return 0, false, err
+		}
+		if !r.Running || !settle {
+			return r.ExitCode, !r.Running, nil
+		}
+		if !pause(ctx, 20*time.Millisecond) {
+			return 0, false, ctx.Err()
+		}
+	}
+	return 0, false, nil
+}
+
+// killGroup ends what is left of the process group, and reports whether it is gone.
+func (a *attached) killGroup(ctx context.Context, head *firstLine, grace time.Duration) bool {
+	pid := head.pid()
+	if pid == "" {
+		return false
+	}
+	dead := false
+	_ = sandboxcore.WithCleanup(ctx, func(ctx context.Context) error {
+		seconds := fmt.Sprint(int((grace + time.Second - 1) / time.Second))
+		created, err := a.e.cli.ExecCreate(ctx, a.id, client.ExecCreateOptions{
+			User: a.user, AttachStdout: true, Cmd: []string{"sh", "-c", shellKill, "sh", pid, seconds},
+		})
+		if err != nil {
+			return err
+		}
+		at, err := a.e.cli.ExecAttach(ctx, created.ID, client.ExecAttachOptions{})
+		if err != nil {
+			return err
+		}
+		defer at.Close()
+		stop := context.AfterFunc(ctx, at.Close)
+		defer stop()
+		_, _ = io.Copy(io.Discard, at.Reader)
+		exit, ended, err := a.exitOf(ctx, created.ID, true)
+		dead = err == nil && ended && exit == 0
+		return err
+	})
+	return dead
+}
+
+func (a *attached) shellError(req sandboxcore.RunRequest, end shellEnd, head *firstLine) error {
+	e := &sandboxcore.Error{Code: sandboxcore.CodeUnknownOutcome, Attempted: "the run could not be carried out", Object: objectID(a.id)}
+	left := "It could not be confirmed that its processes have ended."
+	if end.dead {
+		left = "The processes of its process group were ended; one that left the group may have survived."
+	}
+	switch line := head.text(); {
+	case end.late:
+		e.Code, e.Attempted = sandboxcore.CodeTimeout, "the run was ended because its time was over"
+		e.Said, e.Next, e.Attribute = fmt.Sprintf("It did not end within %s. %s", req.Timeout, left), "Raise the timeout of the run or of the profile's policy, or make the run shorter.", []string{"timeout"}
+	case end.err != nil:
+		e.Attempted, e.Said, e.Next, e.Err = "the run was given up", left, "Find out what it had done by then before it runs again.", end.err
+	case !end.ended:
+		e.Said, e.Next = "The engine did not tell how it ended.", "Find out what it did before it runs again."
+	case line == "D":
+		e.Code, e.Said, e.Next, e.Attribute = sandboxcore.CodeValue, "working_directory does not exist in the container. Nothing ran.", "Name one that exists.", []string{"working_directory"}
+	case line == "N":
+		e.Code, e.Said, e.Next = sandboxcore.CodeOperation, "The program or interpreter was not found in the container. Nothing ran.", "Use a container that has it."
+	case !strings.HasPrefix(line, "P"):
+		e.Code, e.Said = sandboxcore.CodeProvision, "The container's shell could not be started. Nothing ran."
+		e.Next = "The container's root file system is read-only: without sh nothing can run in it."
+	default:
+		return nil
+	}
+	return e
+}
+
+// firstLine keeps the first line of a stream to itself and passes on the rest.
+type firstLine struct {
+	to   io.Writer
+	mu   sync.Mutex
+	line []byte
+	done bool
+}
+
+func (f *firstLine) Write(p []byte) (int, error) {
+	n := len(p)
+	f.mu.Lock()
+	if !f.done {
+		before, after, found := bytes.Cut(p, []byte("\n"))
+		if f.line = append(f.line, before...); len(f.line) > 64 {
+			f.line = f.line[:64]
+		}
+		if !found {
+			f.mu.Unlock()
+			return n, nil
+		}
+		f.done, p = true, after
+	}
+	f.mu.Unlock()
+	if f.to == nil || len(p) == 0 {
+		return n, nil
+	}
+	if _, err := f.to.Write(p); err != nil {
+		return 0, err
+	}
+	return n, nil
+}
+
+func (f *firstLine) text() string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.done {
+		return ""
+	}
+	return string(f.line)
+}
+
+// pid is the process id, digits only.
+func (f *firstLine) pid() string {
+	pid, ok := strings.CutPrefix(f.text(), "P")
+	if !ok || pid == "" || strings.Trim(pid, "0123456789") != "" {
+		return ""
+	}
+	return pid
+}
