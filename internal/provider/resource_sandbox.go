@@ -253,7 +253,8 @@ func (r *sandboxResource) Read(ctx context.Context, req resource.ReadRequest, re
 	}
 	state.show(p, caps, info)
 	// What the sandbox is stands where the configuration says what it should be, so that a difference plans an update.
-	state.DesiredState = state.Status
+	// One that only sleeps because its time was over is as it was wanted.
+	state.DesiredState = types.StringValue(string(info.DesiredState(sandboxcore.Status(state.DesiredState.ValueString()))))
 	resp.Diagnostics.Append(resp.State.Set(ctx, &state)...)
 	resp.Diagnostics.Append(state.identify(ctx, resp.Identity)...)
 }
@@ -294,10 +295,11 @@ func (r *sandboxResource) Update(ctx context.Context, req resource.UpdateRequest
 	if change.touch {
 		paused := plan.DesiredState.ValueString() == string(sandboxcore.StatusPaused)
 		labels, _ := stringMap(plan.Labels)
+		packages, _ := stringList(plan.Packages)
 		work, cancel := context.WithTimeout(ctx, limit)
 		defer cancel()
 		info, err = r.data.engine.UpdateSandbox(work, state.ref(), sandboxcore.SandboxUpdate{
-			Spec: plan.Profile.ValueString(), Name: plan.Name.ValueString(), Labels: labels, AddPackages: change.addPackages, Paused: &paused, Principal: who.value,
+			Spec: plan.Profile.ValueString(), Name: plan.Name.ValueString(), Labels: labels, Packages: packages, Timeouts: plan.timeouts(), AddPackages: change.addPackages, Paused: &paused, Principal: who.value,
 		})
 		if err != nil {
 			report.error(ctx, err, sandboxcore.CodeProvision)

@@ -80,7 +80,11 @@ func (r *sandboxResource) change(state, plan *sandboxModel, p *sandboxcore.Profi
 		}
 	}
 	c.packages(state, plan)
-	if changed(state.DesiredState, plan.DesiredState) || state.Status.ValueString() != plan.DesiredState.ValueString() {
+	// Nothing of the sandbox depends on these two, but they are recorded with it.
+	if changed(state.Timeouts.Object, plan.Timeouts.Object) || changed(state.Packages, plan.Packages) {
+		c.touch = true
+	}
+	if changed(state.DesiredState, plan.DesiredState) {
 		c.touch = true
 	}
 	return c, nil
@@ -184,7 +188,7 @@ func (r *sandboxResource) ModifyPlan(ctx context.Context, req resource.ModifyPla
 			report.error(ctx, err, sandboxcore.CodeSpec)
 			return
 		}
-		r.planUpdate(state, &plan, p)
+		r.planUpdate(state, &plan, p, change.touch)
 		resp.RequiresReplace.Append(change.blame...)
 		if len(change.replace) > 0 {
 			resp.Diagnostics.Append(replaceWarning(state.ID.ValueString(), change.replace))
@@ -257,9 +261,14 @@ func (r *sandboxResource) planCreate(plan *sandboxModel, p *sandboxcore.Profile)
 	r.planSpec(plan, p)
 }
 
-func (r *sandboxResource) planUpdate(state, plan *sandboxModel, p *sandboxcore.Profile) {
+// planUpdate: whatever the backend is asked to change, the sandbox is afterwards as it is wanted. If nothing is asked it
+// stays as it is, also dormant.
+func (r *sandboxResource) planUpdate(state, plan *sandboxModel, p *sandboxcore.Profile, touch bool) {
 	plan.ID, plan.NativeID, plan.Endpoint, plan.CreatedAt = state.ID, state.NativeID, state.Endpoint, state.CreatedAt
-	plan.Status = plan.DesiredState
+	plan.Status = state.Status
+	if touch {
+		plan.Status = plan.DesiredState
+	}
 	r.planSpec(plan, p)
 }
 
