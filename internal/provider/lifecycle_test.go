@@ -178,6 +178,27 @@ func TestSandboxImportBringsBackWhatWasWritten(t *testing.T) {
 	}
 }
 
+// TestImportAfterAChangeBringsBackWhatWasWritten: what is changed in place is recorded with the sandbox, in the order in
+// which it was written, also when nothing of the sandbox depends on it.
+func TestImportAfterAChangeBringsBackWhatWasWritten(t *testing.T) {
+	fake := newFake()
+	fake.Records = true
+	s := newServer(t, fake, config{})
+	cfg := config{"profile": profile(t, s, config{"policy": config{"cpu": 1}}), "packages": []string{"rich"}}
+	state := s.MustApply(tSandbox, protocoltest.State{}, cfg)
+	for _, change := range []config{
+		{"timeouts": config{"create": "5m", "delete": "1m"}}, {"packages": []string{"rich", "httpx"}}, {"packages": []string{"httpx", "rich"}},
+		{"profile": profile(t, s, config{"policy": config{"cpu": 2, "timeout": 7}})}, {"timeouts": nil},
+	} {
+		cfg = cfg.With(change)
+		state = s.MustApply(tSandbox, state, cfg)
+		s.MustBeSettled(state, cfg)
+		imported, d := s.Import(tSandbox, "docker/fake-1")
+		noErrors(t, d)
+		s.MustBeSettled(imported, cfg)
+	}
+}
+
 func TestImportOfAForeignObjectIsRefused(t *testing.T) {
 	fake := newFake()
 	s := newServer(t, fake, config{})

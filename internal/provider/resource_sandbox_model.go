@@ -161,14 +161,7 @@ func (m *sandboxModel) request(p *sandboxcore.Profile, who principal, envWO map[
 	req.SecretEnv, _ = stringMap(m.SecretEnv)
 	req.Labels, _ = stringMap(m.Labels)
 	req.Packages, _ = stringList(m.Packages)
-	if !m.Timeouts.IsNull() && !m.Timeouts.IsUnknown() {
-		req.Timeouts = map[string]string{}
-		for name, v := range m.Timeouts.Attributes() {
-			if s, ok := v.(types.String); ok && !s.IsNull() && !s.IsUnknown() {
-				req.Timeouts[name] = s.ValueString()
-			}
-		}
-	}
+	req.Timeouts = m.timeouts()
 	if m.Name.IsUnknown() {
 		req.Name = p.Name // any possible name will do for a check
 	}
@@ -176,4 +169,18 @@ func (m *sandboxModel) request(p *sandboxcore.Profile, who principal, envWO map[
 		req.Principal = sandboxcore.Principal{Mode: p.Identity, Subject: "unknown"}
 	}
 	return req
+}
+
+// timeouts are the time limits that are set; nil when the argument is not.
+func (m *sandboxModel) timeouts() map[string]string {
+	if m.Timeouts.IsNull() || m.Timeouts.IsUnknown() {
+		return nil
+	}
+	out := map[string]string{}
+	for name, v := range m.Timeouts.Attributes() {
+		if s, ok := v.(types.String); ok && !s.IsNull() && !s.IsUnknown() {
+			out[name] = s.ValueString()
+		}
+	}
+	return out
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 )
 
@@ -34,12 +33,15 @@ type SandboxRef struct {
 
 func (r SandboxRef) id() string { return SandboxID(r.Backend, r.NativeID) }
 
-// SandboxUpdate is what changes on a sandbox. Nil and empty fields leave things as they are, except Spec, Name and
-// Labels, which are always the wanted ones.
+// SandboxUpdate is what changes on a sandbox. Nil and empty fields leave things as they are, except Spec, Name, Labels,
+// Packages and Timeouts, which are always the wanted ones: they are recorded with the sandbox, for an import.
 type SandboxUpdate struct {
-	Spec        string
-	Name        string
-	Labels      map[string]string
+	Spec     string
+	Name     string
+	Labels   map[string]string
+	Packages []string
+	Timeouts map[string]string
+	// AddPackages are those of Packages that are not installed yet.
 	AddPackages []string
 	Paused      *bool
 	Principal   Principal
@@ -334,7 +336,7 @@ func (e *Engine) update(ctx context.Context, ref SandboxRef, sb ManagedSandbox, 
 	info := sb.Info()
 	marks := info.Marks
 	marks.Name, marks.Spec, marks.Args.Labels = up.Name, up.Spec, up.Labels
-	marks.Args.Packages = sortedUnique(append(slices.Clone(marks.Args.Packages), up.AddPackages...))
+	marks.Args.Packages, marks.Args.Timeouts = up.Packages, up.Timeouts
 	if err := sb.Update(ctx, p, marks); err != nil {
 		return err
 	}

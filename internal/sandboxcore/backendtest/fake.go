@@ -25,6 +25,8 @@ type Fake struct {
 	Settings, ProviderSettings []sandboxcore.Setting
 	// Live are the fields changed in place.
 	Live []string
+	// Records: an update is recorded with the object. The labels of a container, which cannot be changed, do not.
+	Records bool
 	// ID is the endpoint's identity; empty: "fake-endpoint".
 	ID string
 	// Fail is asked before each call ("connect", "identity", "admit", "create", "created", "find", "list", "run",
@@ -349,8 +351,13 @@ func (s *fakeSandbox) Resume(ctx context.Context) error {
 	return s.status(ctx, "resume", sandboxcore.StatusRunning)
 }
 
-func (s *fakeSandbox) Update(ctx context.Context, _ *sandboxcore.Profile, _ sandboxcore.Marks) error {
-	return s.with(ctx, "update", func(*fakeObject) error { return nil })
+func (s *fakeSandbox) Update(ctx context.Context, _ *sandboxcore.Profile, marks sandboxcore.Marks) error {
+	return s.with(ctx, "update", func(o *fakeObject) error {
+		if s.f.Records {
+			o.info.Marks = marks
+		}
+		return nil
+	})
 }
 
 func (s *fakeSandbox) Destroy(ctx context.Context) error {
