@@ -3,7 +3,9 @@ package examples_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -87,6 +89,62 @@ func TestExamples(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestExamplesOfNewerTerraform validates the examples whose constructs an older Terraform does not know. What they do is
+// tested over the plugin protocol, in internal/provider.
+func TestExamplesOfNewerTerraform(t *testing.T) {
+	cli := testenv.TerraformCLI(t)
+	var bin string
+	for pattern, minor := range map[string]int{"actions/*": 14, "list-resources/*": 14} {
+		dirs, err := filepath.Glob(pattern)
+		if err != nil || len(dirs) == 0 {
+			t.Fatalf("%s: found nothing (%v)", pattern, err)
+		}
+		for _, example := range dirs {
+			t.Run(strings.ReplaceAll(example, string(filepath.Separator), ":"), func(t *testing.T) {
+				if have := minorVersion(t, cli); have < minor {
+					testenv.Skip(t, testenv.Part(fmt.Sprintf("terraform-1.%d", minor)), fmt.Sprintf("%s needs Terraform 1.%d, and this one is 1.%d", example, minor, have), fmt.Sprintf("install Terraform 1.%d", minor))
+				}
+				if bin == "" {
+					bin = filepath.Join(t.TempDir(), "terraform-provider-agentkernel")
+					run(t, "..", nil, "go", "build", "-o", bin, ".")
+				}
+				dir := t.TempDir()
+				copyFiles(t, example, dir)
+				config := filepath.Join(t.TempDir(), "cli.tfrc")
+				write(t, config, "provider_installation {\n  dev_overrides {\n    \"agentkernel/agentkernel\" = \""+filepath.Dir(bin)+"\"\n"+
+					"    \"hashicorp/agentkernel\" = \""+filepath.Dir(bin)+"\"\n  }\n  direct {}\n}\n")
+				run(t, dir, []string{"TF_CLI_CONFIG_FILE=" + config, "CHECKPOINT_DISABLE=1"}, cli, "validate", "-no-color")
+			})
+		}
+	}
+}
+
+func minorVersion(t *testing.T, cli string) int {
+	t.Helper()
+	out, err := command(t.Context(), ".", []string{"CHECKPOINT_DISABLE=1"}, cli, "version", "-json").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var version struct {
+		Terraform string `json:"terraform_version"`
+	}
+	if err := json.Unmarshal(out, &version); err != nil {
+		t.Fatal(err)
+	}
+	var major, minor int
+	if _, err := fmt.Sscanf(version.Terraform, "%d.%d", &major, &minor); err != nil {
+		t.Fatalf("version %q: %v", version.Terraform, err)
+	}
+	return minor
+}
+
+func copyFiles(t *testing.T, from, to string) {
+	t.Helper()
+	if err := os.CopyFS(to, os.DirFS(from)); err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/hashicorp/terraform-plugin-framework/provider"
@@ -23,6 +24,8 @@ type Server struct {
 	schema *tfprotov6.GetProviderSchemaResponse
 	// identities are the types of the identities that resources have.
 	identities map[string]tftypes.Object
+	// stopped: Stop was called.
+	stopped atomic.Bool
 }
 
 // New starts a provider. It is not configured yet.
@@ -65,6 +68,7 @@ func (s *Server) Configure(config Config) Diags {
 // Stop tells the provider that the user wants to stop, as Terraform does after the first interrupt.
 func (s *Server) Stop() {
 	s.tb.Helper()
+	s.stopped.Store(true)
 	resp, err := s.server.StopProvider(s.tb.Context(), &tfprotov6.StopProviderRequest{})
 	s.must("stop the provider", err)
 	if resp.Error != "" {

@@ -25,6 +25,9 @@ var (
 	_ resource.ResourceWithModifyPlan       = (*execResource)(nil)
 )
 
+// runsAgain ends the descriptions of the arguments that the run depends on.
+const runsAgain = " A change runs the code again."
+
 func newExecResource(reg *sandboxcore.Registry) *execResource {
 	return &execResource{registry: reg}
 }
@@ -53,7 +56,6 @@ func (r *execResource) Schema(_ context.Context, _ resource.SchemaRequest, resp 
 		return schema.BoolAttribute{MarkdownDescription: d, Computed: true}
 	}
 	noNulls := []validator.Map{mapvalidator.NoNullValues()}
-	const runsAgain = " A change runs the code again."
 	attributes := map[string]schema.Attribute{
 		"binding": bindingAttribute(false),
 		"profile": text("The `spec` of an `agentkernel_profile`: a sandbox is made for this run and destroyed after it, also when the run fails. Exactly one of `binding` and `profile`." + runsAgain),
@@ -199,7 +201,7 @@ func (r *execResource) ModifyPlan(ctx context.Context, req resource.ModifyPlanRe
 	ctx, redact := r.data.request(ctx, envWO)
 	report := reporter{diags: &resp.Diagnostics, schema: req.Plan.Schema, fallback: plan.place(), redact: redact}
 	if runs {
-		r.check(ctx, &plan, who, envWO, report)
+		r.data.checkRun(ctx, &plan, who, envWO, report)
 	}
 	if plan.destroyArgument() != "" {
 		if request, ok := plan.destroyRequest(who); ok {
@@ -233,18 +235,19 @@ func renamed(err error, argument string) error {
 	return out
 }
 
-func (r *execResource) check(ctx context.Context, plan *execModel, who principal, envWO map[string]string, report reporter) {
+// checkRun judges a run that is planned, as far as it is known.
+func (d *providerData) checkRun(ctx context.Context, plan *execModel, who principal, envWO map[string]string, report reporter) {
 	request, ok, diags := plan.request(ctx, who, envWO)
 	report.diags.Append(diags...)
 	if !ok || diags.HasError() {
 		return
 	}
-	p, verdict, err := r.data.engine.CheckExec(request)
+	p, verdict, err := d.engine.CheckExec(request)
 	if err == nil {
-		err = r.data.checkSecrets(request.SecretEnv)
+		err = d.checkSecrets(request.SecretEnv)
 	}
 	if err == nil {
-		err = r.data.engine.Admit(ctx, p, sandboxcore.Operation{
+		err = d.engine.Admit(ctx, p, sandboxcore.Operation{
 			Name: sandboxcore.OpRun, Kind: request.Kind, Language: request.Language, Stdin: len(request.Stdin) > 0,
 			Files: len(request.OutputFiles) > 0, KeepBackground: request.KeepBackground, Timeout: request.Timeout,
 		}, true)

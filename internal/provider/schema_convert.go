@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	action "github.com/hashicorp/terraform-plugin-framework/action/schema"
 	datasource "github.com/hashicorp/terraform-plugin-framework/datasource/schema"
 	list "github.com/hashicorp/terraform-plugin-framework/list/schema"
 	provider "github.com/hashicorp/terraform-plugin-framework/provider/schema"
@@ -52,6 +53,36 @@ func dataSourceAttribute(in resource.Attribute) datasource.Attribute {
 		}
 	}
 	panic(fmt.Sprintf("no data source form of %T", in))
+}
+
+// actionAttributes converts arguments of a resource to those of an action, which has neither results nor secrets.
+func actionAttributes(in map[string]resource.Attribute) map[string]action.Attribute {
+	out := make(map[string]action.Attribute, len(in))
+	for name, a := range in {
+		out[name] = actionAttribute(a)
+	}
+	return out
+}
+
+func actionAttribute(in resource.Attribute) action.Attribute {
+	switch a := in.(type) {
+	case resource.StringAttribute:
+		return action.StringAttribute{MarkdownDescription: a.MarkdownDescription, Required: a.Required, Optional: a.Optional, CustomType: a.CustomType, Validators: a.Validators}
+	case resource.Int64Attribute:
+		return action.Int64Attribute{MarkdownDescription: a.MarkdownDescription, Required: a.Required, Optional: a.Optional, Validators: a.Validators}
+	case resource.BoolAttribute:
+		return action.BoolAttribute{MarkdownDescription: a.MarkdownDescription, Required: a.Required, Optional: a.Optional, Validators: a.Validators}
+	case resource.ListAttribute:
+		return action.ListAttribute{MarkdownDescription: a.MarkdownDescription, Required: a.Required, Optional: a.Optional, ElementType: a.ElementType, Validators: a.Validators}
+	case resource.MapAttribute:
+		return action.MapAttribute{MarkdownDescription: a.MarkdownDescription, Required: a.Required, Optional: a.Optional, ElementType: a.ElementType, Validators: a.Validators}
+	case resource.SingleNestedAttribute:
+		return action.SingleNestedAttribute{
+			MarkdownDescription: a.MarkdownDescription, Required: a.Required, Optional: a.Optional,
+			Attributes: actionAttributes(a.Attributes), Validators: a.Validators,
+		}
+	}
+	panic(fmt.Sprintf("no action form of %T", in))
 }
 
 // listAttributes converts optional attributes of a resource to those of a list resource.

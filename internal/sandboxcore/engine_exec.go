@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"path"
 	"slices"
@@ -47,6 +48,10 @@ type ExecRequest struct {
 	OutputFiles           []string
 	KeepBackground        bool
 	Principal             Principal
+
+	// Output is given what the run prints as it comes, with secrets hidden and otherwise raw; nil: nobody. Both streams may
+	// call it at once. It must not block, and must not keep p.
+	Output func(stderr bool, p []byte)
 }
 
 // ExecFile is one file that a run left and that was asked for.
@@ -374,7 +379,7 @@ func (e *Engine) runIn(ctx context.Context, where Environment, p *Profile, req E
 		timeout = seconds(p.Policy.Timeout)
 	}
 	out, errOut := NewCapture(limit), NewCapture(limit)
-	ro, re := redactor.Writer(out), redactor.Writer(errOut)
+	ro, re := redactor.Writer(req.tee(out, false)), redactor.Writer(req.tee(errOut, true))
 	ctx, cancel := context.WithTimeout(ctx, timeout+runGrace+runMargin)
 	defer cancel()
 	res, err := where.Run(ctx, RunRequest{
@@ -412,6 +417,21 @@ func (e *Engine) runIn(ctx context.Context, where Environment, p *Profile, req E
 		return runError(AllErrors(err, CodeUnknownOutcome), &res.ExitCode, result)
 	}
 	return nil
+}
+
+// tee gives what w gets to Output too.
+func (r ExecRequest) tee(w io.Writer, stderr bool) io.Writer {
+	if r.Output == nil {
+		return w
+	}
+	return io.MultiWriter(w, outputWriter(func(p []byte) { r.Output(stderr, p) }))
+}
+
+type outputWriter func(p []byte)
+
+func (w outputWriter) Write(p []byte) (int, error) {
+	w(p)
+	return len(p), nil
 }
 
 func memoryOf(p *Profile) string {
