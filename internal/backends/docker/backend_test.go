@@ -62,7 +62,7 @@ func TestCapabilities(t *testing.T) {
 	b := pure(t)
 	want := sandboxcore.Capabilities{
 		Isolation: sandboxcore.IsolationContainer, Shell: true, Languages: []string{"python"}, Files: true, PackageInstall: true, Attach: true,
-		Provisions: true, PolicyNetwork: true, PolicyFilesystem: true, PolicyResources: true,
+		Provisions: true, AttachesExternal: true, PolicyNetwork: true, PolicyFilesystem: true, PolicyResources: true,
 		NetworkModes: []sandboxcore.NetworkMode{sandboxcore.NetworkAllow, sandboxcore.NetworkDeny}, FSWrite: true, Stdin: true, Streaming: true,
 		SplitOutput: true, Pause: true, LiveUpdate: []string{"cpu", "memory_mb"}, KeepBackground: true, KillsTree: true, Assertable: []string{"isolation"},
 	}

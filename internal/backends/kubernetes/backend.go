@@ -66,6 +66,9 @@ func (b *backend) Capabilities(p *sandboxcore.Profile) sandboxcore.Capabilities 
 	o := options{workload: workloadPod}
 	if p != nil {
 		o = optionsOf(p)
+		if p.Environment == sandboxcore.EnvironmentAttached {
+			return attachedCapabilities(o)
+		}
 	}
 	c := sandboxcore.Capabilities{
 		Isolation:        sandboxcore.IsolationContainer,
@@ -75,6 +78,7 @@ func (b *backend) Capabilities(p *sandboxcore.Profile) sandboxcore.Capabilities 
 		PackageInstall:   true,
 		Attach:           true,
 		Provisions:       true,
+		AttachesExternal: true,
 		PrincipalUser:    true,
 		PolicyFilesystem: true,
 		PolicyResources:  true,

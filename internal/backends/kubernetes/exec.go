@@ -65,8 +65,13 @@ var errNoStatus = errors.New("the connection ended before the end of the process
 // start starts a fixed command in the pod's container. The command is part of the address of the request and lands in
 // logs: nothing that a user wrote may be in it.
 func (e *endpoint) start(ctx context.Context, c *client, namespace, pod string, command ...string) (*process, error) {
+	return e.startIn(ctx, c, namespace, pod, containerName, command...)
+}
+
+// startIn is start in a container that may not be ours.
+func (e *endpoint) startIn(ctx context.Context, c *client, namespace, pod, container string, command ...string) (*process, error) {
 	at := c.kube.CoreV1().RESTClient().Post().Resource("pods").Namespace(namespace).Name(pod).SubResource("exec").
-		VersionedParams(&corev1.PodExecOptions{Container: containerName, Command: command, Stdin: true, Stdout: true, Stderr: true}, scheme.ParameterCodec).URL()
+		VersionedParams(&corev1.PodExecOptions{Container: container, Command: command, Stdin: true, Stdout: true, Stderr: true}, scheme.ParameterCodec).URL()
 	for attempt := 0; ; attempt++ {
 		p, err := e.startOnce(ctx, c, at)
 		if err == nil {

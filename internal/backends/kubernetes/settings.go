@@ -133,7 +133,7 @@ func providerSettings() []sandboxcore.Setting {
 }
 
 func profileSettings() []sandboxcore.Setting {
-	return append(agentKernelSettings(), ownSettings()...)
+	return append(append(agentKernelSettings(), attachSetting()), ownSettings()...)
 }
 
 // agentKernelSettings are those that the Agent Kernel runtime has under the same name.

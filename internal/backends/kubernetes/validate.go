@@ -21,6 +21,9 @@ var defaultCaps = []string{
 
 // Validate gives the refusals that only this backend knows.
 func (b *backend) Validate(p *sandboxcore.Profile) []*sandboxcore.Error {
+	if p.Environment == sandboxcore.EnvironmentAttached {
+		return validateAttached(p)
+	}
 	v := &validator{p: p, o: optionsOf(p)}
 	v.image()
 	v.labels()
