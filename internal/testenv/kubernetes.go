@@ -54,14 +54,35 @@ func cluster() (Cluster, error) {
 	return c, nil
 }
 
-// KubernetesCluster gives the test cluster, and skips the test without one.
+// KubernetesCluster gives the test cluster, and skips the test without one. Until the end of the test nobody disturbs the
+// cluster: see KubernetesClusterAlone.
 func KubernetesCluster(tb testing.TB) Cluster {
+	tb.Helper()
+	return shareCluster(tb, false)
+}
+
+// KubernetesClusterAlone is for a test that changes what all others rely on (the node, a definition of the whole cluster).
+// It waits until no test of any process uses the cluster, and lets none begin before it has ended.
+func KubernetesClusterAlone(tb testing.TB) Cluster {
+	tb.Helper()
+	return shareCluster(tb, true)
+}
+
+func shareCluster(tb testing.TB, alone bool) Cluster {
 	tb.Helper()
 	Require(tb, Kubernetes)
 	c, err := cluster()
 	if err != nil {
 		tb.Fatal(err)
 	}
+	if c.Pids == "" {
+		return c
+	}
+	release, err := lockFile(filepath.Join(c.Pids, "..", "tests.lock"), alone)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(release)
 	return c
 }
 

@@ -46,7 +46,13 @@ func dial(t testing.TB, provider sandboxcore.Settings) *endpoint {
 
 func newCluster(t testing.TB) *cluster {
 	t.Helper()
-	c := &cluster{Cluster: testenv.KubernetesCluster(t)}
+	return clusterOf(t, testenv.KubernetesCluster(t))
+}
+
+// clusterOf gives a namespace on a cluster that the test has a hold of already.
+func clusterOf(t testing.TB, on testenv.Cluster) *cluster {
+	t.Helper()
+	c := &cluster{Cluster: on}
 	c.e = dial(t, sandboxcore.Settings{keyConfigPath: c.Kubeconfig})
 	c.ns = fmt.Sprintf("t%d-%d", os.Getpid(), time.Now().UnixNano())
 	kube := c.e.own.kube

@@ -12,11 +12,12 @@ import (
 	"time"
 
 	"github.com/agentkernel/terraform-provider-agentkernel/internal/sandboxcore"
+	"github.com/agentkernel/terraform-provider-agentkernel/internal/testenv"
 )
 
 // A node that does not answer: not a running sandbox, no hang, and gone once the cluster gives the pod up.
 func TestLostNode(t *testing.T) {
-	c := newCluster(t)
+	c := clusterOf(t, testenv.KubernetesClusterAlone(t))
 	if c.Pids == "" {
 		t.Skip("SKIP kubernetes: the node of a cluster that was not started here is not stopped; enable with: make cluster-up")
 	}

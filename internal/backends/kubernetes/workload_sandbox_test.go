@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/agentkernel/terraform-provider-agentkernel/internal/sandboxcore"
+	"github.com/agentkernel/terraform-provider-agentkernel/internal/testenv"
 )
 
 // installSandboxAPI puts the project's own definition of Sandbox on the cluster, with one version of it: the other one
@@ -205,7 +206,8 @@ func (c *cluster) disks(t *testing.T, n int) string {
 // The Sandbox workload in both versions of its API: the pod is made again, the workspace is kept, the policy is seen to
 // hold for each pod anew; pausing, resuming, and the end of max_lifetime.
 func TestSandboxWorkload(t *testing.T) {
-	c := newCluster(t)
+	on := testenv.KubernetesClusterAlone(t)
+	c := clusterOf(t, on)
 	if c.AuditLog == "" {
 		t.Skip("SKIP kubernetes: definitions are not changed in a cluster that was not started here; enable with: make cluster-up")
 	}
@@ -213,7 +215,7 @@ func TestSandboxWorkload(t *testing.T) {
 	refused(t, err, sandboxcore.CodeProvision, "agents.x-k8s.io", "workload")
 	for _, version := range sandboxVersions {
 		t.Run(version, func(t *testing.T) {
-			c := newCluster(t)
+			c := clusterOf(t, on)
 			c.installSandboxAPI(t, version)
 			c.startController(t, &sandboxAPI{version: version})
 			c.sandboxLife(t, c.disks(t, 3))
