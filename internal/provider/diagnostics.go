@@ -155,6 +155,10 @@ func unenforcedWarnings(base path.Path, p *sandboxcore.Profile, verdict sandboxc
 	return out
 }
 
+func runtimeWarning(profile, dimension, said string) diag.Diagnostic {
+	return diag.NewAttributeWarningDiagnostic(path.Root("profiles"), "Not the Same in Agent Kernel", fmt.Sprintf("The profile %q, %s: %s", profile, dimension, said))
+}
+
 func isolationNoneWarning(p *sandboxcore.Profile) diag.Diagnostic {
 	return diag.NewAttributeWarningDiagnostic(path.Root("type"), "No Isolation",
 		fmt.Sprintf("Code under the profile %q runs on this machine without any isolation (isolation = \"none\"): it can read and change whatever the user can who runs Terraform, the memory of the provider included. Use it only for code that you trust.", p.Name))

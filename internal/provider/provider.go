@@ -166,6 +166,7 @@ func (p *agentKernelProvider) DataSources(context.Context) []func() datasource.D
 		func() datasource.DataSource { return newBackendsDataSource(p.registry) },
 		func() datasource.DataSource { return newSandboxesDataSource(p.registry) },
 		func() datasource.DataSource { return newAttachedEnvironmentDataSource() },
+		func() datasource.DataSource { return newRuntimeConfigDataSource(p.registry) },
 	}
 }
 

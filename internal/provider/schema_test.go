@@ -58,7 +58,8 @@ var (
 	secretName = regexp.MustCompile(`(^|_)(secret|secrets|token|password|passwd|api_key|access_key|private_key|credential|credentials|wo)($|_)`)
 	// Names that look like a secret and hold none.
 	noSecret = map[string]string{
-		"secret_env": "names of secrets, not values", "env_wo_version": "a number",
+		"api_key_env": "names of environment variables",
+		"secret_env":  "names of secrets, not values", "env_wo_version": "a number",
 		"no_new_privileges": "a switch", "allow_secrets": "a switch", "image_pull_secrets": "names of secrets in a cluster", "allow_secrets_in_command_history": "a switch",
 	}
 )
