@@ -40,7 +40,7 @@ func TestExamples(t *testing.T) {
 		"    \"hashicorp/agentkernel\" = \""+bin+"\"\n  }\n  direct {}\n}\n")
 
 	var found []string
-	for _, pattern := range []string{"provider", "data-sources/*", "functions/*", "resources/*", "guides/*"} {
+	for _, pattern := range []string{"provider", "data-sources/*", "functions/*", "ephemeral-resources/*", "resources/*", "guides/*"} {
 		dirs, err := filepath.Glob(pattern)
 		if err != nil {
 			t.Fatal(err)

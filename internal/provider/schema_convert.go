@@ -6,6 +6,7 @@ import (
 
 	action "github.com/hashicorp/terraform-plugin-framework/action/schema"
 	datasource "github.com/hashicorp/terraform-plugin-framework/datasource/schema"
+	ephemeral "github.com/hashicorp/terraform-plugin-framework/ephemeral/schema"
 	list "github.com/hashicorp/terraform-plugin-framework/list/schema"
 	provider "github.com/hashicorp/terraform-plugin-framework/provider/schema"
 	resource "github.com/hashicorp/terraform-plugin-framework/resource/schema"
@@ -83,6 +84,50 @@ func actionAttribute(in resource.Attribute) action.Attribute {
 		}
 	}
 	panic(fmt.Sprintf("no action form of %T", in))
+}
+
+// ephemeralAttributes converts the attributes of a resource to those of an ephemeral resource.
+func ephemeralAttributes(in map[string]resource.Attribute) map[string]ephemeral.Attribute {
+	out := make(map[string]ephemeral.Attribute, len(in))
+	for name, a := range in {
+		out[name] = ephemeralAttribute(a)
+	}
+	return out
+}
+
+func ephemeralAttribute(in resource.Attribute) ephemeral.Attribute {
+	switch a := in.(type) {
+	case resource.StringAttribute:
+		return ephemeral.StringAttribute{
+			MarkdownDescription: a.MarkdownDescription, Required: a.Required, Optional: a.Optional, Computed: a.Computed,
+			CustomType: a.CustomType, Validators: a.Validators,
+		}
+	case resource.Int64Attribute:
+		return ephemeral.Int64Attribute{MarkdownDescription: a.MarkdownDescription, Required: a.Required, Optional: a.Optional, Computed: a.Computed, Validators: a.Validators}
+	case resource.BoolAttribute:
+		return ephemeral.BoolAttribute{MarkdownDescription: a.MarkdownDescription, Required: a.Required, Optional: a.Optional, Computed: a.Computed, Validators: a.Validators}
+	case resource.ListAttribute:
+		return ephemeral.ListAttribute{
+			MarkdownDescription: a.MarkdownDescription, Required: a.Required, Optional: a.Optional, Computed: a.Computed,
+			ElementType: a.ElementType, Validators: a.Validators,
+		}
+	case resource.MapAttribute:
+		return ephemeral.MapAttribute{
+			MarkdownDescription: a.MarkdownDescription, Required: a.Required, Optional: a.Optional, Computed: a.Computed,
+			ElementType: a.ElementType, Validators: a.Validators,
+		}
+	case resource.MapNestedAttribute:
+		return ephemeral.MapNestedAttribute{
+			MarkdownDescription: a.MarkdownDescription, Required: a.Required, Optional: a.Optional, Computed: a.Computed,
+			NestedObject: ephemeral.NestedAttributeObject{Attributes: ephemeralAttributes(a.NestedObject.Attributes)}, Validators: a.Validators,
+		}
+	case resource.SingleNestedAttribute:
+		return ephemeral.SingleNestedAttribute{
+			MarkdownDescription: a.MarkdownDescription, Required: a.Required, Optional: a.Optional, Computed: a.Computed,
+			Attributes: ephemeralAttributes(a.Attributes), Validators: a.Validators,
+		}
+	}
+	panic(fmt.Sprintf("no ephemeral form of %T", in))
 }
 
 // listAttributes converts optional attributes of a resource to those of a list resource.
