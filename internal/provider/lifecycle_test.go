@@ -123,6 +123,13 @@ func TestSandboxLifecycle(t *testing.T) {
 			noErrors(t, d)
 			s.MustBeSettled(state, cfg)
 		}
+		fake.SetDormant("fake-1") // asleep because its time was over: shown, and nothing to do
+		asleep, d := s.Read(state)
+		noErrors(t, d)
+		if asleep.Get("status") != "paused" || asleep.Get("desired_state") != "running" {
+			t.Errorf("asleep: status %v, desired %v", asleep.Get("status"), asleep.Get("desired_state"))
+		}
+		s.MustBeSettled(asleep, cfg)
 		fake.SetID("another-engine")
 		kept, d := s.Read(state)
 		wantError(t, d, "AK5009", "fake-endpoint", "another-engine")

@@ -121,6 +121,15 @@ func (f *Fake) SetStatus(nativeID string, s sandboxcore.Status) {
 	}
 }
 
+// SetDormant makes an object sleep because its time is over.
+func (f *Fake) SetDormant(nativeID string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if o := f.objects[nativeID]; o != nil {
+		o.info.Status, o.info.Dormant = sandboxcore.StatusPaused, true
+	}
+}
+
 // AddAlien makes an object without our marks and gives its id.
 func (f *Fake) AddAlien() string {
 	f.mu.Lock()
