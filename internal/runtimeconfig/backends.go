@@ -42,10 +42,18 @@ var known = map[sandboxcore.BackendType]backend{
 	sandboxcore.BackendKubernetes: {
 		isolation: sandboxcore.IsolationContainer, network: true, filesystem: true, resources: true, user: true,
 		keys: []key{
-			{name: "namespace", def: "default"}, {name: "image", def: pythonImage}, {name: "attach_to"},
-			{name: "service_account"}, {name: "image_pull_secrets"}, {name: "labels"}, {name: "node_selector"}, {name: "env"},
-			{name: "security_context", convert: podSecurity}, {name: "container_security_context", convert: containerSecurity},
-			{name: networkPolicyKey, def: false}, {name: "create_timeout", def: 120.0},
+			{name: "namespace", def: "default"},
+			{name: "image", def: pythonImage},
+			{name: "attach_to"},
+			{name: "service_account"},
+			{name: "image_pull_secrets"},
+			{name: "labels"},
+			{name: "node_selector"},
+			{name: "env"},
+			{name: "security_context", convert: podSecurity},
+			{name: "container_security_context", convert: containerSecurity},
+			{name: networkPolicyKey, def: false},
+			{name: "create_timeout", def: 120.0},
 		},
 	},
 	sandboxcore.BackendE2B: {

@@ -80,7 +80,7 @@ func Render(profiles []*sandboxcore.Profile, o Options) (Result, error) {
 	if len(r.violations) > 0 {
 		return Result{}, r.violations
 	}
-	return r.write(section, list)
+	return r.write(section)
 }
 
 type renderer struct {
@@ -184,8 +184,12 @@ func (b Broker) object() object {
 		key   string
 		value *float64
 	}{
-		{"wait_timeout", b.WaitTimeout}, {"wait_poll_interval", b.WaitPollInterval}, {"inline_payload_max_bytes", whole(b.InlinePayloadMaxBytes)},
-		{"response_ttl", b.ResponseTTL}, {"sweep_interval", b.SweepInterval}, {"worker_timeout_ceiling", b.WorkerTimeoutCeiling},
+		{"wait_timeout", b.WaitTimeout},
+		{"wait_poll_interval", b.WaitPollInterval},
+		{"inline_payload_max_bytes", whole(b.InlinePayloadMaxBytes)},
+		{"response_ttl", b.ResponseTTL},
+		{"sweep_interval", b.SweepInterval},
+		{"worker_timeout_ceiling", b.WorkerTimeoutCeiling},
 	} {
 		if n.value != nil {
 			o.put(n.key, *n.value)
@@ -271,7 +275,7 @@ func (r *renderer) block(p *sandboxcore.Profile, b backend) object {
 }
 
 // write gives the section in its three forms.
-func (r *renderer) write(section, list object) (Result, error) {
+func (r *renderer) write(section object) (Result, error) {
 	out := Result{Warnings: r.warnings, Omitted: r.omitted, Env: map[string]string{}}
 	slices.Sort(out.Omitted)
 	root := object{{"sandbox", section}}
