@@ -116,6 +116,6 @@ func foundObject(t sandboxcore.BackendType, info sandboxcore.SandboxInfo) types.
 		"endpoint": types.StringValue(info.Endpoint), "native_id": types.StringValue(info.NativeID),
 		"name": types.StringValue(sandboxcore.Printable(info.Marks.Name)), "labels": mapValue(labels),
 		"spec": types.StringValue(sandboxcore.Clean(info.Marks.Spec)), "fingerprint": types.StringValue(sandboxcore.Fingerprint(info.Marks.Spec)),
-		"status": types.StringValue(string(statusOf(info))), "created_at": createdAt(info),
+		"status": types.StringValue(string(info.Status)), "created_at": createdAt(info),
 	})
 }

@@ -86,7 +86,7 @@ func (m *sandboxModel) show(p *sandboxcore.Profile, caps sandboxcore.Capabilitie
 	m.NativeID = types.StringValue(info.NativeID)
 	m.ID = types.StringValue(sandboxcore.SandboxID(p.Type, info.NativeID))
 	m.Endpoint = types.StringValue(info.Endpoint)
-	m.Status = types.StringValue(string(statusOf(info)))
+	m.Status = types.StringValue(string(info.Status))
 	m.Isolation = types.StringValue(string(caps.Isolation))
 	m.CreatedAt = createdAt(info)
 	m.Binding = bindingObject(p, m.Profile.ValueString(), m.Endpoint, m.ID)
@@ -103,14 +103,6 @@ func createdAt(info sandboxcore.SandboxInfo) types.String {
 		return types.StringNull()
 	}
 	return types.StringValue(created.UTC().Format(time.RFC3339))
-}
-
-// statusOf is the status as users see it: a sandbox that sleeps because its time was over counts as running.
-func statusOf(info sandboxcore.SandboxInfo) sandboxcore.Status {
-	if info.Dormant {
-		return sandboxcore.StatusRunning
-	}
-	return info.Status
 }
 
 // adopt fills in the arguments from the marks that the sandbox carries, after an import.
