@@ -156,6 +156,7 @@ func (p *agentKernelProvider) Resources(context.Context) []func() resource.Resou
 		func() resource.Resource { return newProfileResource(p.registry) },
 		func() resource.Resource { return newSandboxResource(p.registry) },
 		func() resource.Resource { return newExecResource(p.registry) },
+		func() resource.Resource { return newFileResource() },
 	}
 }
 

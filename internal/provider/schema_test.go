@@ -59,7 +59,7 @@ var (
 	// Names that look like a secret and hold none.
 	noSecret = map[string]string{
 		"api_key_env": "names of environment variables",
-		"secret_env":  "names of secrets, not values", "env_wo_version": "a number",
+		"secret_env":  "names of secrets, not values", "env_wo_version": "a number", "content_wo_version": "a number",
 		"no_new_privileges": "a switch", "allow_secrets": "a switch", "image_pull_secrets": "names of secrets in a cluster", "allow_secrets_in_command_history": "a switch",
 	}
 )
@@ -134,6 +134,10 @@ func minimal(t *testing.T, s *protocoltest.Server) map[string][]config {
 			full.With(config{"profile": spec, "command": []string{"true"}}),
 			{"profile": spec, "code": "1"},
 		},
+		tFile: {
+			{"binding": binding(box), "path": "f", "content": "x", "mode": "0600", "principal": config{"subject": "x"}},
+			{"binding": binding(box), "path": "f", "content_wo": "write-only-1", "content_wo_version": 1},
+		},
 	}
 }
 
@@ -168,7 +172,7 @@ func TestEveryAttributeMayBeUnknown(t *testing.T) {
 
 func exclusive(at string) bool {
 	switch at {
-	case "code", "script", "command", "binding", "profile", "destroy_script", "destroy_code", "local_subprocess":
+	case "code", "script", "command", "binding", "profile", "destroy_script", "destroy_code", "local_subprocess", "content", "content_base64", "source", "content_wo":
 		return true
 	}
 	return false

@@ -301,6 +301,7 @@ const (
 	OpDestroy = "destroy"
 	OpRun     = "run"
 	OpPackage = "packages"
+	OpFile    = "file"
 	OpList    = "list"
 	OpAttach  = "attach"
 )

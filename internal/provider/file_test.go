@@ -1,0 +1,247 @@
+package provider_test
+
+import (
+	"encoding/base64"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/agentkernel/terraform-provider-agentkernel/internal/backends"
+	"github.com/agentkernel/terraform-provider-agentkernel/internal/protocoltest"
+	"github.com/agentkernel/terraform-provider-agentkernel/internal/provider"
+	"github.com/agentkernel/terraform-provider-agentkernel/internal/sandboxcore"
+	"github.com/agentkernel/terraform-provider-agentkernel/internal/sandboxcore/backendtest"
+	"github.com/agentkernel/terraform-provider-agentkernel/internal/testenv"
+)
+
+const tFile = "agentkernel_file"
+
+// TestFileOnThisMachine takes a file through its life in a real sandbox.
+func TestFileOnThisMachine(t *testing.T) {
+	testenv.Require(t, testenv.Local)
+	home := stateHome(t)
+	s := protocoltest.New(t, provider.New("test", backends.Registry(), provider.WithGetenv(func(name string) string {
+		return map[string]string{"XDG_STATE_HOME": home, "PATH": os.Getenv("PATH")}[name]
+	})))
+	noErrors(t, s.Configure(config{}))
+	made := s.MustApply(tProfile, protocoltest.State{}, config{"name": "p", "type": "local_subprocess", "local_subprocess": config{}})
+	boxConfig := config{"profile": made.Get("spec")}
+	box := s.MustApply(tSandbox, protocoltest.State{}, boxConfig)
+	t.Cleanup(func() {
+		_, d := s.Apply(s.PlanDestroy(box))
+		noErrors(t, d)
+	})
+	cat := func(name string) string {
+		t.Helper()
+		run := s.MustApply(tExec, protocoltest.State{}, config{"binding": binding(box), "script": "cat " + name + "; stat -c ' %a' " + name})
+		out, _ := run.Get("stdout").(string)
+		return out
+	}
+	outside := func(script string) {
+		t.Helper()
+		s.MustApply(tExec, protocoltest.State{}, config{"binding": binding(box), "script": script})
+	}
+
+	cfg := config{"binding": binding(box), "path": "deep/er/f.txt", "content": "one\n", "mode": "0640"}
+	p := s.Plan(tFile, protocoltest.State{}, cfg)
+	noErrors(t, p.Diags)
+	if p.Get("sha256") != sandboxcore.FileDigest([]byte("one\n")) || p.Get("size") != float64(4) {
+		t.Errorf("planned %s", p.JSON())
+	}
+	file, d := s.Apply(p)
+	noErrors(t, d)
+	s.MustBeSettled(file, cfg)
+	if got := cat("deep/er/f.txt"); got != "one\n 640\n" {
+		t.Errorf("the file is %q", got)
+	}
+
+	for name, script := range map[string]string{"content": "echo two > deep/er/f.txt", "mode": "chmod 600 deep/er/f.txt", "all of it": "rm deep/er/f.txt"} {
+		t.Run("drift of "+name, func(t *testing.T) {
+			outside(script)
+			read, d := s.Read(file)
+			noErrors(t, d)
+			p := s.Plan(tFile, read, cfg)
+			noErrors(t, p.Diags)
+			if p.Action != protocoltest.Update && (p.Action != protocoltest.Create || read.Exists()) {
+				t.Errorf("planned %s", p.Action)
+			}
+			file, d = s.Apply(p)
+			noErrors(t, d)
+			s.MustBeSettled(file, cfg)
+			if got := cat("deep/er/f.txt"); got != "one\n 640\n" {
+				t.Errorf("the file is %q", got)
+			}
+		})
+	}
+	t.Run("bytes", func(t *testing.T) {
+		next := cfg.With(config{"content": nil, "content_base64": base64.StdEncoding.EncodeToString([]byte("\x00\xff")), "mode": nil})
+		file = s.MustApply(tFile, file, next)
+		s.MustBeSettled(file, next)
+		if got := cat("deep/er/f.txt | od -An -tx1 #"); !strings.Contains(got, "00 ff") {
+			t.Errorf("the file is %q", got)
+		}
+	})
+	t.Run("source", func(t *testing.T) {
+		source := filepath.Join(t.TempDir(), "source")
+		write := func(text string) {
+			t.Helper()
+			if err := os.WriteFile(source, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		write("from here")
+		next := cfg.With(config{"content": nil, "source": source})
+		file = s.MustApply(tFile, file, next)
+		s.MustBeSettled(file, next)
+		if got := cat("deep/er/f.txt"); got != "from here 640\n" {
+			t.Errorf("the file is %q", got)
+		}
+		write("changed")
+		p := s.Plan(tFile, file, next)
+		if p.Action != protocoltest.Update {
+			t.Errorf("a changed source plans %s", p.Action)
+		}
+		write("changed again")
+		_, d := s.Apply(p)
+		wantError(t, d, "AK1003", "changed since the plan")
+		_ = os.Remove(source)
+		wantError(t, s.Plan(tFile, file, next).Diags, "AK1003", "source")
+	})
+	t.Run("out of the workspace", func(t *testing.T) {
+		p := s.Plan(tFile, protocoltest.State{}, cfg.With(config{"path": "../f"}))
+		wantError(t, p.Diags, "AK1003", "..")
+	})
+	t.Run("removed", func(t *testing.T) {
+		_, d := s.Apply(s.PlanDestroy(file))
+		noErrors(t, d)
+		run := s.MustApply(tExec, protocoltest.State{}, config{"binding": binding(box), "script": "ls deep/er"})
+		if run.Get("stdout") != "" {
+			t.Errorf("left: %v", run.Get("stdout"))
+		}
+	})
+}
+
+func TestFileThatIsNotKept(t *testing.T) {
+	fake := newFake()
+	s := newServer(t, fake, config{})
+	box := s.MustApply(tSandbox, protocoltest.State{}, config{"profile": profile(t, s, nil)})
+	cfg := config{"binding": binding(box), "path": "token", "content_wo": secretValue, "content_wo_version": 1}
+	file := s.MustApply(tFile, protocoltest.State{}, cfg)
+	if strings.Contains(file.JSON(), secretValue) || file.Get("size") != float64(len(secretValue)) {
+		t.Errorf("state %s", file.JSON())
+	}
+	s.MustBeSettled(file, cfg)
+	s.MustBeSettled(file, cfg.With(config{"content_wo": "a new value alone"}))
+	next := cfg.With(config{"content_wo": "another secret", "content_wo_version": 2})
+	file = s.MustApply(tFile, file, next)
+	s.MustBeSettled(file, next)
+
+	fake.OnReadFile = func(string, int64) ([]byte, error) { return []byte("tampered with"), nil }
+	read, d := s.Read(file)
+	noErrors(t, d)
+	if p := s.Plan(tFile, read, next); p.Action != protocoltest.Update || p.Get("sha256") != protocoltest.Unknown {
+		t.Errorf("drift plans %s", p.Action)
+	}
+}
+
+func TestFileDoesNotWakeItsSandbox(t *testing.T) {
+	fake := newFake()
+	s := newServer(t, fake, config{})
+	box := s.MustApply(tSandbox, protocoltest.State{}, config{"profile": profile(t, s, nil)})
+	cfg := config{"binding": binding(box), "path": "f", "content": "x"}
+	file := s.MustApply(tFile, protocoltest.State{}, cfg)
+	for _, status := range []sandboxcore.Status{sandboxcore.StatusPaused, sandboxcore.StatusStopped} {
+		fake.SetStatus("fake-1", status)
+		reads := fake.Count("read")
+		s.MustBeSettled(file, cfg)
+		if fake.Count("read") != reads || fake.Count("resume") != 0 {
+			t.Errorf("%s: the refresh touched the sandbox: %v", status, fake.Calls())
+		}
+	}
+	t.Run("gone with its sandbox", func(t *testing.T) {
+		fake.Remove("fake-1")
+		read, d := s.Read(file)
+		noErrors(t, d)
+		if read.Exists() {
+			t.Errorf("kept %s", read.JSON())
+		}
+		_, d = s.Apply(s.PlanDestroy(file))
+		noErrors(t, d)
+	})
+	t.Run("another place says nothing about it", func(t *testing.T) {
+		fake.SetID("elsewhere")
+		_, d := s.Read(file)
+		wantError(t, d, "AK5009", "elsewhere")
+	})
+}
+
+func TestFileFollowsItsSandbox(t *testing.T) {
+	fake := newFake()
+	s := newServer(t, fake, config{})
+	spec := profile(t, s, nil)
+	first := s.MustApply(tSandbox, protocoltest.State{}, config{"profile": spec})
+	second := s.MustApply(tSandbox, protocoltest.State{}, config{"profile": spec})
+	cfg := config{"binding": binding(first), "path": "f", "content": "x"}
+	file := s.MustApply(tFile, protocoltest.State{}, cfg)
+
+	t.Run("a sandbox still to be made", func(t *testing.T) {
+		still := s.Plan(tSandbox, protocoltest.State{}, config{"profile": spec})
+		p := s.Plan(tFile, file, cfg.With(config{"binding": still.Get("binding")}))
+		noErrors(t, p.Diags)
+		if p.Action != protocoltest.Update {
+			t.Errorf("planned %s", p.Action)
+		}
+	})
+	moved := cfg.With(config{"binding": binding(second)})
+	after := s.MustApply(tFile, file, moved)
+	s.MustBeSettled(after, moved)
+	if fake.Count("write") != 2 || fake.Count("remove") != 1 {
+		t.Errorf("calls %v", fake.Calls())
+	}
+	if p := s.Plan(tFile, after, moved.With(config{"path": "g"})); p.Action != protocoltest.Replace {
+		t.Errorf("another path plans %s", p.Action)
+	}
+}
+
+func TestFileIsCheckedAtPlan(t *testing.T) {
+	fake := newFake()
+	weak := backendtest.DefaultCaps()
+	weak.Files = false
+	poor := newFake()
+	poor.Caps = func(*sandboxcore.Profile) sandboxcore.Capabilities { return weak }
+	s, without := newServer(t, fake, config{}), newServer(t, poor, config{})
+	box := s.MustApply(tSandbox, protocoltest.State{}, config{"profile": profile(t, s, nil)})
+	cfg := config{"binding": binding(box), "path": "f", "content": "x"}
+	for name, c := range map[string]struct {
+		change config
+		want   []string
+	}{
+		"no content":        {config{"content": nil}, []string{"content"}},
+		"two contents":      {config{"content_base64": "eA=="}, []string{"content"}},
+		"no base64":         {config{"content": nil, "content_base64": "?"}, []string{"AK1003", "content_base64"}},
+		"a directory":       {config{"path": "f/"}, []string{"AK1003", "path"}},
+		"mode":              {config{"mode": "rwx"}, []string{"octal"}},
+		"setuid":            {config{"mode": "4755"}, []string{"octal"}},
+		"too large":         {config{"content": strings.Repeat("x", sandboxcore.MaxFileBytes+1)}, []string{"AK1003", "content"}},
+		"principal":         {config{"principal": config{"mode": "user", "subject": "ann"}}, []string{"AK300"}},
+		"content not known": {config{"content": protocoltest.Unknown}, nil},
+		"path not known":    {config{"path": protocoltest.Unknown}, nil},
+		"binding not known": {config{"binding": protocoltest.Unknown}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := s.Plan(tFile, protocoltest.State{}, cfg.With(c.change))
+			if c.want == nil {
+				noErrors(t, p.Diags)
+				return
+			}
+			wantError(t, p.Diags, c.want...)
+		})
+	}
+	t.Run("a backend without files", func(t *testing.T) {
+		wantError(t, without.Plan(tFile, protocoltest.State{}, cfg).Diags, "AK4002", "cannot carry files", "path")
+	})
+	if fake.Count("write") != 0 {
+		t.Error("a plan wrote the file")
+	}
+}
