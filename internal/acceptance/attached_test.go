@@ -159,7 +159,8 @@ func (s *somebodys) changes(act func()) []string {
 			select {
 			case m := <-r.Messages:
 				out = append(out, "docker:"+strings.SplitN(string(m.Action), ":", 2)[0])
-			case <-r.Err:
+			case err := <-r.Err:
+				_ = err // the end of the answer
 				open = false
 			}
 		}

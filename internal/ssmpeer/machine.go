@@ -4,7 +4,6 @@ package ssmpeer
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -152,14 +151,14 @@ func (c *command) run() {
 		c.set(State{Status: "Failed", Details: "Failed", Code: -1, Stderr: err.Error()})
 		return
 	}
-	defer os.RemoveAll(dir)
+	defer func() { _ = os.RemoveAll(dir) }()
 	script := filepath.Join(dir, "_script.sh")
 	if err := os.WriteFile(script, []byte(strings.Join(c.in.Parameters["commands"], "\n")+"\n"), 0o700); err != nil { // #nosec G306 -- the agent's own mode
 		c.set(State{Status: "Failed", Details: "Failed", Code: -1, Stderr: err.Error()})
 		return
 	}
 	var stdout, stderr bytes.Buffer
-	cmd := exec.CommandContext(context.Background(), "sh", script) // #nosec G204 -- a peer for tests
+	cmd := exec.Command("sh", script) //nolint:noctx // #nosec G204 -- its end is that of the agent: cancelled, timed out, closed
 	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, &stdout, &stderr
 	cmd.Env = []string{"PATH=" + c.machine.Path, "HOME=/root", "LANG=C.UTF-8", c.p.mark}
 	if d := c.in.Parameters["workingDirectory"]; len(d) == 1 && d[0] != "" {

@@ -51,7 +51,10 @@ func write(w http.ResponseWriter, service, action string, answer any, e *apiErro
 	default:
 		if e != nil {
 			w.WriteHeader(e.status)
-			_, _ = w.Write([]byte("<Error><Code>" + e.code + "</Code></Error>"))
+			_ = xml.NewEncoder(w).Encode(struct {
+				XMLName xml.Name `xml:"Error"`
+				Code    string
+			}{Code: e.code})
 			return
 		}
 		if b, ok := answer.([]byte); ok {

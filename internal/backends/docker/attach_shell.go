@@ -53,8 +53,12 @@ func (a *attached) shell(ctx context.Context, req sandboxcore.RunRequest, stdout
 	}
 	started := time.Now()
 	head := &firstLine{to: stdout}
-	copied := make(chan error, 1)
-	go func() { _, err := stdcopy.StdCopy(head, orDiscard(stderr), at.Reader); copied <- err }()
+	copied := make(chan struct{})
+	go func() {
+		defer close(copied)
+		// How the run ended, only the engine can tell; a stream that breaks off shows there.
+		_, _ = stdcopy.StdCopy(head, orDiscard(stderr), at.Reader)
+	}()
 	sent := make(chan struct{})
 	go func() {
 		defer close(sent)
@@ -125,7 +129,7 @@ type shellEnd struct {
 
 // await waits for the program, its time, or ctx. The engine is asked, because a process that the program left behind may
 // hold its output open for ever.
-func (a *attached) await(ctx context.Context, exec string, head *firstLine, copied <-chan error, req sandboxcore.RunRequest) shellEnd {
+func (a *attached) await(ctx context.Context, exec string, head *firstLine, copied <-chan struct{}, req sandboxcore.RunRequest) shellEnd {
 	var end shellEnd
 	timer := time.NewTimer(req.Timeout)
 	defer timer.Stop()
@@ -134,7 +138,7 @@ func (a *attached) await(ctx context.Context, exec string, head *firstLine, copi
 	for waiting := true; waiting; {
 		select {
 		case <-copied:
-			end.drained, copied = true, nil
+			end.drained = true
 			end.exit, end.ended, end.err = a.exitOf(ctx, exec, true)
 			waiting = false
 		case <-tick.C:

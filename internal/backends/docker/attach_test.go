@@ -257,7 +257,8 @@ func TestAttachedThroughTheEngine(t *testing.T) {
 			select {
 			case m := <-r.Messages:
 				out = append(out, strings.SplitN(string(m.Action), ":", 2)[0])
-			case <-r.Err:
+			case err := <-r.Err:
+				_ = err // the end of the answer
 				slices.Sort(out)
 				return slices.Compact(out)
 			}

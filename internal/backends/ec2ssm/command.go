@@ -87,7 +87,6 @@ func (m *machine) wait(ctx context.Context, command string, s sending) (*ended, 
 	sent := m.e.clock.Now()
 	// SSM itself ends a command after both times; beyond that it is no use to wait.
 	last := sent.Add(max(s.delivery, m.e.timings.delivery) + s.execution + time.Minute)
-	saw := "nothing of it yet"
 	in := &ssm.GetCommandInvocationInput{CommandId: &command, InstanceId: &m.options.target}
 	refreshed, silent := false, 0
 	for wait := m.e.timings.pollFirst; ; wait = min(wait*3/2, m.e.timings.pollMost) {
@@ -118,7 +117,7 @@ func (m *machine) wait(ctx context.Context, command string, s sending) (*ended, 
 			continue
 		case isExpired(err) && !refreshed:
 			// The credential ended in mid-wait. An assumed role is assumed anew, once.
-			refreshed = m.client.forget(ctx, m.e)
+			refreshed = m.client.forget(ctx)
 			if refreshed {
 				continue
 			}
@@ -134,7 +133,6 @@ func (m *machine) wait(ctx context.Context, command string, s sending) (*ended, 
 		}
 		status := strings.ReplaceAll(string(out.Status), " ", "")
 		detail := strings.ReplaceAll(aws.ToString(out.StatusDetails), " ", "")
-		saw = status + "/" + detail
 		switch status {
 		case "Success", "Cancelled", "TimedOut", "Failed":
 			code := out.ResponseCode
@@ -142,7 +140,7 @@ func (m *machine) wait(ctx context.Context, command string, s sending) (*ended, 
 		}
 		// Pending, InProgress, Delayed, Cancelling, and whatever AWS may add.
 		if now.After(last) {
-			return nil, m.unknown(s.attempted, fmt.Sprintf("the command %s did not end in its time; last seen: %s.", command, sandboxcore.Printable(saw)), nil)
+			return nil, m.unknown(s.attempted, fmt.Sprintf("the command %s did not end in its time; last seen: %s.", command, sandboxcore.Printable(status+"/"+detail)), nil)
 		}
 	}
 }
@@ -212,18 +210,18 @@ func (e *ended) nothingRan() bool {
 }
 
 // exchange sends a command, waits for it and reads its report.
-func (m *machine) exchange(ctx context.Context, id string, s sending) (*report, *ended, error) {
+func (m *machine) exchange(ctx context.Context, id string, s sending) (*report, error) {
 	command, _, err := m.send(ctx, s)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	e, err := m.wait(ctx, command, s)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	r, err := parseReport(id, aws.ToString(e.out.StandardOutputContent))
 	if err != nil {
-		return nil, e, m.judge(s.attempted, e, s)
+		return nil, m.judge(s.attempted, e, s)
 	}
-	return r, e, nil
+	return r, nil
 }

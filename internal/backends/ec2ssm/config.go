@@ -2,6 +2,7 @@ package ec2ssm
 
 import (
 	"context"
+	"io"
 	"net/http"
 	"time"
 
@@ -77,9 +78,24 @@ func (c awsConfig) load(ctx context.Context) (aws.Config, error) {
 		built = client
 	}
 	out.HTTPClient = &http.Client{
-		Transport: built.GetTransport(), Timeout: built.GetTimeout(),
+		Transport: transport{built.GetTransport()}, Timeout: built.GetTimeout(),
 		// A request is signed for one host, and what it carries is meant for that host only.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 	return out, nil
+}
+
+// transport hides the method WriteTo of request bodies. The SDK closes a body as soon as the answer has come, and WriteTo of
+// a closed one (smithy-go, transport/http/internal/io, safeWriteToReadCloser) gives io.EOF as an error. When net/http has
+// not quite finished with the request by then, it takes that for a failed write and closes the connection, in the middle of
+// the answer. Read of a closed body just ends.
+type transport struct{ *http.Transport }
+
+func (t transport) RoundTrip(req *http.Request) (*http.Response, error) {
+	if req.Body != nil && req.Body != http.NoBody {
+		plain := *req
+		plain.Body = struct{ io.ReadCloser }{req.Body}
+		req = &plain
+	}
+	return t.Transport.RoundTrip(req)
 }

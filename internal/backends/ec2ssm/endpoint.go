@@ -138,7 +138,7 @@ func (e *endpoint) ownAccount(ctx context.Context, c aws.Config) (string, error)
 func (e *endpoint) Offers(ctx context.Context) (sandboxcore.Offer, error) {
 	id, err := e.Identity(ctx)
 	if err != nil {
-		return sandboxcore.Offer{Reason: err.Error()}, nil
+		return sandboxcore.Offer{Reason: err.Error()}, nil //nolint:nilerr // unreachable is an answer
 	}
 	account, region, _ := strings.Cut(id, "/")
 	return sandboxcore.Offer{
@@ -213,7 +213,7 @@ func (e *endpoint) Attach(ctx context.Context, p *sandboxcore.Profile) (sandboxc
 
 // forget drops an assumed session that AWS no longer takes, so that the next call assumes the role anew. It is false when
 // there is none: the provider's own credential cannot be renewed here.
-func (c *client) forget(ctx context.Context, e *endpoint) bool {
+func (c *client) forget(ctx context.Context) bool {
 	a, ok := c.config.Credentials.(*assumed)
 	if !ok {
 		return false

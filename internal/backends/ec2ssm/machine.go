@@ -98,7 +98,7 @@ func (m *machine) Run(ctx context.Context, req sandboxcore.RunRequest, stdout, s
 	}
 	ahead, rest := load.uploads(id)
 	for i, lines := range ahead {
-		r, _, err := m.exchange(ctx, id, sending{attempted: "the run could not be brought to the machine", lines: lines, execution: overhead})
+		r, err := m.exchange(ctx, id, sending{attempted: "the run could not be brought to the machine", lines: lines, execution: overhead})
 		if err == nil {
 			err = m.refused(r, runAs)
 		}
@@ -238,7 +238,7 @@ func (m *machine) end(ctx context.Context, id, command string) error {
 				return err
 			})
 		}
-		r, _, err := m.exchange(ctx, id, sending{attempted: "the run could not be ended", lines: endLines(id), execution: overhead})
+		r, err := m.exchange(ctx, id, sending{attempted: "the run could not be ended", lines: endLines(id), execution: overhead})
 		if err != nil {
 			return err
 		}

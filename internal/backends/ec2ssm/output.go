@@ -165,7 +165,7 @@ func (m *machine) output(ctx context.Context, id string, r *report, res *sandbox
 // page brings back one part of a stream.
 func (m *machine) page(ctx context.Context, id, name string, from, n int64, last bool) ([]byte, error) {
 	const attempted = "the output of the run could not be brought back"
-	r, _, err := m.exchange(ctx, id, sending{attempted: attempted, lines: pageLines(id, name, from, n, last), execution: overhead})
+	r, err := m.exchange(ctx, id, sending{attempted: attempted, lines: pageLines(id, name, from, n, last), execution: overhead})
 	if err != nil {
 		return nil, err
 	}

@@ -266,10 +266,13 @@ func (a *attached) bring(ctx context.Context, binary []byte) (string, error) {
 		stop()
 		_ = p.close()
 	}()
-	written := make(chan error, 1)
+	written := make(chan struct{})
 	go func() {
-		_, err := p.Write(binary)
-		written <- errors.Join(err, p.closeStdin())
+		defer close(written)
+		// What did not arrive is not stored, and the shell's answer says so.
+		if _, err := p.Write(binary); err == nil {
+			_ = p.closeStdin()
+		}
 	}()
 	answer, readErr := io.ReadAll(io.LimitReader(p, 4096))
 	_ = p.close()
