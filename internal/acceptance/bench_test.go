@@ -74,9 +74,9 @@ func coldStart(b *testing.B, program string) time.Duration {
 	if err != nil {
 		b.Fatal(err)
 	}
-	defer conn.Close() //nolint:errcheck // a benchmark
+	defer conn.Close()
 	request, answer := []byte{}, []byte{}
-	err = conn.Invoke(ctx, "/tfplugin6.Provider/GetProviderSchema", &request, &answer, grpc.ForceCodec(raw{}), grpc.MaxCallRecvMsgSize(64<<20)) //nolint:staticcheck // the codec is part of the trick
+	err = conn.Invoke(ctx, "/tfplugin6.Provider/GetProviderSchema", &request, &answer, grpc.ForceCodec(raw{}), grpc.MaxCallRecvMsgSize(64<<20))
 	if err != nil || !strings.Contains(string(answer), "agentkernel_sandbox") {
 		b.Fatalf("schema of %d bytes: %v", len(answer), err)
 	}

@@ -244,10 +244,11 @@ func (s *stack) providerPID(cli int) int {
 	return 0
 }
 
-// killProvider kills the provider that a CLI process started, and reports whether there was one.
-func (s *stack) killProvider(cli int) bool {
-	pid := s.providerPID(cli)
-	return pid > 1 && syscall.Kill(pid, syscall.SIGKILL) == nil
+// killProvider kills the provider that a CLI process started, if there is one.
+func (s *stack) killProvider(cli int) {
+	if pid := s.providerPID(cli); pid > 1 {
+		_ = syscall.Kill(pid, syscall.SIGKILL)
+	}
 }
 
 // below reports whether pid descends from ancestor.

@@ -41,7 +41,7 @@ func newEngineProxy(t *testing.T) *engineProxy {
 		t.Fatal(err)
 	}
 	p := &engineProxy{made: map[string]string{}, host: "unix://" + filepath.Join(dir, "d.sock")}
-	listener, err := net.Listen("unix", filepath.Join(dir, "d.sock")) //nolint:noctx // a socket of the test
+	listener, err := net.Listen("unix", filepath.Join(dir, "d.sock"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -49,7 +49,7 @@ func newEngineProxy(t *testing.T) *engineProxy {
 		return (&net.Dialer{}).DialContext(ctx, "unix", strings.TrimPrefix(engineSocket(), "unix://"))
 	}}
 	engine := &httputil.ReverseProxy{
-		Director:      func(r *http.Request) { r.URL.Scheme, r.URL.Host = "http", "engine" },
+		Rewrite:       func(r *httputil.ProxyRequest) { r.Out.URL.Scheme, r.Out.URL.Host = "http", "engine" },
 		Transport:     transport,
 		FlushInterval: -1,
 		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) {

@@ -99,7 +99,7 @@ func StartProcess(ctx context.Context, path string, args []string, setup func(*e
 	notes := &tail{}
 	cmd, err := startRetry(func() *exec.Cmd {
 		// Not CommandContext: a kill of the helper would leave its run to others.
-		cmd := exec.Command(path, args...) //nolint:gosec,noctx // see above; the path comes from the backend
+		cmd := exec.Command(path, args...) //nolint:noctx // see above; the path comes from the backend
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 		if setup != nil {
 			setup(cmd)

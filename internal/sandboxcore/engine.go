@@ -51,7 +51,7 @@ func NewEngine(cfg EngineConfig) (*Engine, error) {
 	for _, name := range sortedKeys(cfg.Secrets) {
 		if err := CheckSecret(name, cfg.Secrets[name]); err != nil {
 			var e *Error
-			e, _ = err.(*Error) //nolint:errorlint,forcetypeassert // CheckSecret gives nothing else
+			e, _ = err.(*Error) //nolint:errorlint // CheckSecret gives nothing else
 			e.Attribute = []string{"secrets"}
 			return nil, e
 		}

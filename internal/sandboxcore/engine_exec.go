@@ -448,14 +448,14 @@ func runError(errs []*Error, exit *int, result *ExecResult) error {
 func collectFiles(ctx context.Context, where Environment, files []string, redactor *Redactor, result *ExecResult) error {
 	left := int64(MaxOutputFilesBytes)
 	for _, name := range files {
-		bad := func(code Code, said, next string, err error) error {
-			return &Error{Code: code, Attempted: "an output file could not be taken", Object: Printable(name), Said: said, Next: next, Attribute: []string{"output_files"}, Err: err}
+		bad := func(said, next string, err error) error {
+			return &Error{Code: CodeValue, Attempted: "an output file could not be taken", Object: Printable(name), Said: said, Next: next, Attribute: []string{"output_files"}, Err: err}
 		}
 		content, _, err := where.ReadFile(ctx, name, MaxOutputFileBytes)
 		var coded *Error
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
-			return bad(CodeValue, "the run left no such file.", "Let the program write it, or remove it from output_files.", nil)
+			return bad("the run left no such file.", "Let the program write it, or remove it from output_files.", nil)
 		case errors.As(err, &coded) && slices.Equal(coded.Attribute, []string{"path"}):
 			// Backends speak of a path; here it stands in a list, and what is wrong is the file.
 			e := *coded
@@ -464,11 +464,11 @@ func collectFiles(ctx context.Context, where Environment, files []string, redact
 		case coded != nil:
 			return err
 		case err != nil:
-			return bad(CodeValue, "it could not be read.", fmt.Sprintf("It must be a regular file of at most %d bytes, and all together at most %d.", MaxOutputFileBytes, MaxOutputFilesBytes), err)
+			return bad("it could not be read.", fmt.Sprintf("It must be a regular file of at most %d bytes, and all together at most %d.", MaxOutputFileBytes, MaxOutputFilesBytes), err)
 		case int64(len(content)) > left:
-			return bad(CodeValue, fmt.Sprintf("with it the files have more than %d bytes together.", MaxOutputFilesBytes), "Make the files smaller, or take some of them with another exec.", nil)
+			return bad(fmt.Sprintf("with it the files have more than %d bytes together.", MaxOutputFilesBytes), "Make the files smaller, or take some of them with another exec.", nil)
 		case redactor.Contains(content):
-			return bad(CodeValue, "it holds a secret that was handed to the run, so it is not stored.", "Do not write secrets into output files.", nil)
+			return bad("it holds a secret that was handed to the run, so it is not stored.", "Do not write secrets into output files.", nil)
 		}
 		left -= int64(len(content))
 		sum := sha256.Sum256(content)

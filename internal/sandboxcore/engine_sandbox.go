@@ -320,7 +320,7 @@ func (e *Engine) UpdateSandbox(ctx context.Context, ref SandboxRef, up SandboxUp
 		return SandboxInfo{}, err
 	}
 	started := e.cfg.Now()
-	err = e.update(ctx, ref, sb, p, up)
+	err = e.update(ctx, sb, p, up)
 	if err == nil {
 		sb, _, err = e.open(ctx, ref, true)
 	}
@@ -332,7 +332,7 @@ func (e *Engine) UpdateSandbox(ctx context.Context, ref SandboxRef, up SandboxUp
 	return info, e.finished(rec, started, NewRedactor(e.secretValues()...).Error(err))
 }
 
-func (e *Engine) update(ctx context.Context, ref SandboxRef, sb ManagedSandbox, p *Profile, up SandboxUpdate) error {
+func (e *Engine) update(ctx context.Context, sb ManagedSandbox, p *Profile, up SandboxUpdate) error {
 	info := sb.Info()
 	marks := info.Marks
 	marks.Name, marks.Spec, marks.Args.Labels = up.Name, up.Spec, up.Labels

@@ -199,8 +199,8 @@ func TestBindingIsChecked(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, nil)
 	info := b.create(t)
-	other := newBench(t, func(in *sandboxcore.ProfileInput) { in.Policy.NetworkEgress = ptr("deny") })
-	live := newBench(t, func(in *sandboxcore.ProfileInput) { in.Policy.CPU, in.Policy.Timeout = ptr(2.0), ptr(9.0) })
+	other := newBench(t, func(in *sandboxcore.ProfileInput) { in.Policy.NetworkEgress = new("deny") })
+	live := newBench(t, func(in *sandboxcore.ProfileInput) { in.Policy.CPU, in.Policy.Timeout = new(2.0), new(9.0) })
 	alien := b.fake.AddAlien()
 	cases := map[string]struct {
 		change func(*sandboxcore.Binding)

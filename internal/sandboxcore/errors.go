@@ -147,8 +147,7 @@ func (e *Error) Unwrap() error { return e.Err }
 
 // CodeOf gives the code of the first Error in err's chain (of the first violation for Violations), or "" if there is none.
 func CodeOf(err error) Code {
-	var e *Error
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*Error](err); ok {
 		return e.Code
 	}
 	var v Violations

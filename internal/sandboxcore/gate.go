@@ -230,17 +230,12 @@ func fsCan(caps Capabilities) string {
 }
 
 func checkOperation(p *Profile, op Operation, caps Capabilities) error {
-	refuse := func(code Code, attr []string, said, next string) error {
-		return &Error{
-			Code: code, Attempted: "the operation was refused before anything was created", Object: fmt.Sprintf("profile %q, backend %s", p.Name, p.Type),
-			Said: said, Next: next, Attribute: attr,
-		}
-	}
 	var found Violations
 	add := func(code Code, attr []string, said, next string) {
-		var e *Error
-		e, _ = refuse(code, attr, said, next).(*Error)
-		found = append(found, e)
+		found = append(found, &Error{
+			Code: code, Attempted: "the operation was refused before anything was created", Object: fmt.Sprintf("profile %q, backend %s", p.Name, p.Type),
+			Said: said, Next: next, Attribute: attr,
+		})
 	}
 	if op.Name == OpRun {
 		switch op.Kind {

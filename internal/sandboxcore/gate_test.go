@@ -57,32 +57,32 @@ func TestResolveRefuses(t *testing.T) {
 		"type":                 {func(in *sandboxcore.ProfileInput) { in.Type = "xen" }, sandboxcore.CodeUnknownType, "type"},
 		"block missing":        {func(in *sandboxcore.ProfileInput) { delete(in.Blocks, "docker") }, sandboxcore.CodeSettingsBlock, "docker"},
 		"block foreign":        {func(in *sandboxcore.ProfileInput) { in.Blocks["ec2_ssm"] = nil }, sandboxcore.CodeSettingsBlock, "ec2_ssm"},
-		"environment":          {func(in *sandboxcore.ProfileInput) { in.Environment = ptr("both") }, sandboxcore.CodeValue, "environment"},
-		"scope":                {func(in *sandboxcore.ProfileInput) { in.Scope = ptr("forever") }, sandboxcore.CodeValue, "scope"},
-		"idle_timeout":         {func(in *sandboxcore.ProfileInput) { in.IdleTimeout = ptr(0.0) }, sandboxcore.CodeValue, "idle_timeout"},
-		"identity":             {func(in *sandboxcore.ProfileInput) { in.Identity = ptr("root") }, sandboxcore.CodeValue, "identity.mode"},
-		"egress":               {policy(func(p *sandboxcore.PolicyInput) { p.NetworkEgress = ptr("some") }), sandboxcore.CodeValue, "policy.network_egress"},
-		"allow-list empty":     {policy(func(p *sandboxcore.PolicyInput) { p.NetworkEgress = ptr("allowlist") }), sandboxcore.CodeValue, "policy.network_allow"},
+		"environment":          {func(in *sandboxcore.ProfileInput) { in.Environment = new("both") }, sandboxcore.CodeValue, "environment"},
+		"scope":                {func(in *sandboxcore.ProfileInput) { in.Scope = new("forever") }, sandboxcore.CodeValue, "scope"},
+		"idle_timeout":         {func(in *sandboxcore.ProfileInput) { in.IdleTimeout = new(0.0) }, sandboxcore.CodeValue, "idle_timeout"},
+		"identity":             {func(in *sandboxcore.ProfileInput) { in.Identity = new("root") }, sandboxcore.CodeValue, "identity.mode"},
+		"egress":               {policy(func(p *sandboxcore.PolicyInput) { p.NetworkEgress = new("some") }), sandboxcore.CodeValue, "policy.network_egress"},
+		"allow-list empty":     {policy(func(p *sandboxcore.PolicyInput) { p.NetworkEgress = new("allowlist") }), sandboxcore.CodeValue, "policy.network_allow"},
 		"entries without list": {policy(func(p *sandboxcore.PolicyInput) { p.NetworkAllow = []string{"192.0.2.0/24"} }), sandboxcore.CodeValue, "policy.network_allow"},
 		"entry with host bits": {policy(func(p *sandboxcore.PolicyInput) {
-			p.NetworkEgress = ptr("allowlist")
+			p.NetworkEgress = new("allowlist")
 			p.NetworkAllow = []string{"192.0.2.1/24"}
 		}), sandboxcore.CodeValue, "policy.network_allow"},
 		"entry with port": {policy(func(p *sandboxcore.PolicyInput) {
-			p.NetworkEgress = ptr("allowlist")
+			p.NetworkEgress = new("allowlist")
 			p.NetworkAllow = []string{"example.org:443"}
 		}), sandboxcore.CodeValue, "policy.network_allow"},
 		"entry is a URL": {policy(func(p *sandboxcore.PolicyInput) {
-			p.NetworkEgress = ptr("allowlist")
+			p.NetworkEgress = new("allowlist")
 			p.NetworkAllow = []string{"https://example.org"}
 		}), sandboxcore.CodeValue, "policy.network_allow"},
 		"path relative":         {policy(func(p *sandboxcore.PolicyInput) { p.FSAllowWrite = []string{"data"} }), sandboxcore.CodeValue, "policy.fs_allow_write"},
 		"path with dots":        {policy(func(p *sandboxcore.PolicyInput) { p.FSAllowRead = []string{"/a/../b"} }), sandboxcore.CodeValue, "policy.fs_allow_read"},
 		"path with NUL":         {policy(func(p *sandboxcore.PolicyInput) { p.FSAllowRead = []string{"/a\x00"} }), sandboxcore.CodeValue, "policy.fs_allow_read"},
-		"cpu zero":              {policy(func(p *sandboxcore.PolicyInput) { p.CPU = ptr(0.0) }), sandboxcore.CodeValue, "policy.cpu"},
-		"memory too small":      {policy(func(p *sandboxcore.PolicyInput) { p.MemoryMB = ptr(int64(1)) }), sandboxcore.CodeValue, "policy.memory_mb"},
-		"timeout negative":      {policy(func(p *sandboxcore.PolicyInput) { p.Timeout = ptr(-1.0) }), sandboxcore.CodeValue, "policy.timeout"},
-		"min_isolation":         {policy(func(p *sandboxcore.PolicyInput) { p.MinIsolation = ptr("vm") }), sandboxcore.CodeValue, "policy.min_isolation"},
+		"cpu zero":              {policy(func(p *sandboxcore.PolicyInput) { p.CPU = new(0.0) }), sandboxcore.CodeValue, "policy.cpu"},
+		"memory too small":      {policy(func(p *sandboxcore.PolicyInput) { p.MemoryMB = new(int64(1)) }), sandboxcore.CodeValue, "policy.memory_mb"},
+		"timeout negative":      {policy(func(p *sandboxcore.PolicyInput) { p.Timeout = new(-1.0) }), sandboxcore.CodeValue, "policy.timeout"},
+		"min_isolation":         {policy(func(p *sandboxcore.PolicyInput) { p.MinIsolation = new("vm") }), sandboxcore.CodeValue, "policy.min_isolation"},
 		"setting unknown":       {setting("gpu", true), sandboxcore.CodeValue, "docker.gpu"},
 		"setting kind":          {setting("image", 5.0), sandboxcore.CodeValue, "docker.image"},
 		"setting NUL":           {setting("image", "a\x00"), sandboxcore.CodeValue, "docker.image"},
@@ -139,7 +139,7 @@ func TestDecideOrder(t *testing.T) {
 	}
 	everything := func(in *sandboxcore.ProfileInput) {
 		in.Policy = sandboxcore.PolicyInput{
-			NetworkEgress: ptr("deny"), FSAllowRead: []string{"/a"}, FSAllowWrite: []string{"/b"}, CPU: ptr(1.0), MemoryMB: ptr(int64(64)), MinIsolation: ptr("container"),
+			NetworkEgress: new("deny"), FSAllowRead: []string{"/a"}, FSAllowWrite: []string{"/b"}, CPU: new(1.0), MemoryMB: new(int64(64)), MinIsolation: new("container"),
 		}
 	}
 	cases := map[string]struct {
@@ -148,22 +148,22 @@ func TestDecideOrder(t *testing.T) {
 		op        *sandboxcore.Operation
 		codes     []sandboxcore.Code
 	}{
-		"attached on a backend that cannot": {weak(func(in *sandboxcore.ProfileInput) { in.Environment = ptr("attached"); everything(in) }), &user, run, []sandboxcore.Code{"AK1004"}},
+		"attached on a backend that cannot": {weak(func(in *sandboxcore.ProfileInput) { in.Environment = new("attached"); everything(in) }), &user, run, []sandboxcore.Code{"AK1004"}},
 		"attached without a target": {
-			sandboxcore.ProfileInput{Name: "p", Type: "ec2_ssm", Environment: ptr("attached"), Blocks: map[string]sandboxcore.Settings{"ec2_ssm": {}}}, &agent, nil, []sandboxcore.Code{"AK1004"},
+			sandboxcore.ProfileInput{Name: "p", Type: "ec2_ssm", Environment: new("attached"), Blocks: map[string]sandboxcore.Settings{"ec2_ssm": {}}}, &agent, nil, []sandboxcore.Code{"AK1004"},
 		},
 		"managed on a backend that only attaches": {
 			sandboxcore.ProfileInput{Name: "p", Type: "ec2_ssm", Blocks: map[string]sandboxcore.Settings{"ec2_ssm": {}}}, &agent, nil, []sandboxcore.Code{"AK1004"},
 		},
 		"managed with a target":             {dockerInput(func(in *sandboxcore.ProfileInput) { in.Blocks["docker"]["attach_to"] = "x" }), &agent, nil, []sandboxcore.Code{"AK1004"}},
-		"user profile on a backend without": {weak(func(in *sandboxcore.ProfileInput) { in.Identity = ptr("user"); everything(in) }), &user, run, []sandboxcore.Code{"AK3001"}},
+		"user profile on a backend without": {weak(func(in *sandboxcore.ProfileInput) { in.Identity = new("user"); everything(in) }), &user, run, []sandboxcore.Code{"AK3001"}},
 		"agent profile with a user":         {weak(everything), &user, run, []sandboxcore.Code{"AK3002"}},
 		"principal without subject":         {dockerInput(nil), &sandboxcore.Principal{Mode: sandboxcore.IdentityAgent}, nil, []sandboxcore.Code{"AK3003"}},
 		"principal of unknown mode":         {dockerInput(nil), &sandboxcore.Principal{Mode: "root", Subject: "x"}, nil, []sandboxcore.Code{"AK3003"}},
 		"policy: all in one":                {weak(everything), &agent, run, []sandboxcore.Code{"AK2001", "AK2003", "AK2003", "AK2004", "AK2004", "AK2005"}},
 		"operation after policy":            {weak(func(*sandboxcore.ProfileInput) {}), &agent, run, []sandboxcore.Code{"AK4001"}},
 		"allow-list where only deny is enforced": {dockerInput(func(in *sandboxcore.ProfileInput) {
-			in.Policy.NetworkEgress = ptr("allowlist")
+			in.Policy.NetworkEgress = new("allowlist")
 			in.Policy.NetworkAllow = []string{"example.org"}
 		}), &agent, nil, []sandboxcore.Code{"AK2001"}},
 		"fs read where only write is": {dockerInput(func(in *sandboxcore.ProfileInput) { in.Policy.FSAllowRead = []string{"/a"} }), &agent, nil, []sandboxcore.Code{"AK2003"}},
@@ -196,7 +196,7 @@ func TestDecideNotStrict(t *testing.T) {
 	reg := newRegistry(t, nil)
 	in := sandboxcore.ProfileInput{
 		Name: "p", Type: "local_subprocess", Blocks: map[string]sandboxcore.Settings{"local_subprocess": {}},
-		Policy: sandboxcore.PolicyInput{NetworkEgress: ptr("deny"), FSAllowWrite: []string{"/b"}, CPU: ptr(1.0), MemoryMB: ptr(int64(64)), MinIsolation: ptr("container"), Strict: ptr(false)},
+		Policy: sandboxcore.PolicyInput{NetworkEgress: new("deny"), FSAllowWrite: []string{"/b"}, CPU: new(1.0), MemoryMB: new(int64(64)), MinIsolation: new("container"), Strict: new(false)},
 	}
 	p := mustResolve(t, reg, in)
 	agent := sandboxcore.DefaultPrincipal()
@@ -217,7 +217,7 @@ func TestDecideOperations(t *testing.T) {
 	t.Parallel()
 	reg := newRegistry(t, nil)
 	weak := mustResolve(t, reg, sandboxcore.ProfileInput{Name: "p", Type: "local_subprocess", Blocks: map[string]sandboxcore.Settings{"local_subprocess": {}}})
-	strongDeny := mustResolve(t, reg, dockerInput(func(in *sandboxcore.ProfileInput) { in.Policy.NetworkEgress = ptr("deny") }))
+	strongDeny := mustResolve(t, reg, dockerInput(func(in *sandboxcore.ProfileInput) { in.Policy.NetworkEgress = new("deny") }))
 	agent := sandboxcore.DefaultPrincipal()
 	cases := map[string]struct {
 		p    *sandboxcore.Profile

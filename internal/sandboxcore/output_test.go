@@ -126,7 +126,9 @@ func TestRedactorError(t *testing.T) {
 	r := sandboxcore.NewRedactor(secret)
 	cause := &sandboxcore.Error{Code: sandboxcore.CodeProvision, Attempted: "create", Said: "bad " + secret, Err: errors.New("env " + secret)}
 	for _, err := range []error{
-		cause, sandboxcore.Violations{cause}, fmt.Errorf("outer: %w", cause), errors.New("x " + secret),
+		cause,
+		sandboxcore.Violations{cause},
+		fmt.Errorf("outer: %w", cause), errors.New("x " + secret),
 		&sandboxcore.RunError{Err: cause, StdoutTail: secret},
 	} {
 		got := r.Error(err)
@@ -222,7 +224,7 @@ func TestAuditLog(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := l.Write(sandboxcore.AuditRecord{Time: time.Unix(int64(i), 0), Operation: "run", Verdict: "done", ExitCode: ptr(0)}); err != nil {
+		if err := l.Write(sandboxcore.AuditRecord{Time: time.Unix(int64(i), 0), Operation: "run", Verdict: "done", ExitCode: new(0)}); err != nil {
 			t.Fatal(err)
 		}
 		if err := l.Close(); err != nil {

@@ -112,7 +112,7 @@ func (reg *Registry) Resolve(in ProfileInput) (*Profile, error) {
 	}
 	block, ok := in.Blocks[in.Type]
 	if !ok {
-		r.refuse(CodeSettingsBlock, []string{in.Type}, fmt.Sprintf("the settings block of the backend is missing."),
+		r.refuse(CodeSettingsBlock, []string{in.Type}, "the settings block of the backend is missing.",
 			fmt.Sprintf("Add %s = {}, with the settings you want.", in.Type))
 	}
 	p.Settings = r.settings([]string{in.Type}, f.Settings, block)

@@ -238,8 +238,7 @@ func (reg *Registry) ParseSpec(spec string) (*Profile, error) {
 
 // jsonCause keeps the position of a JSON error without echoing the text, which may be anything.
 func jsonCause(err error) error {
-	var s *json.SyntaxError
-	if errors.As(err, &s) {
+	if s, ok := errors.AsType[*json.SyntaxError](err); ok {
 		return fmt.Errorf("syntax error at byte %d", s.Offset)
 	}
 	return errors.New(Printable(err.Error()))

@@ -24,8 +24,8 @@ func TestSpecGolden(t *testing.T) {
 		{
 			name: "defaults spelled out are not in the spec",
 			in: dockerInput(func(in *sandboxcore.ProfileInput) {
-				in.Environment, in.Scope, in.IdleTimeout, in.Identity = ptr("managed"), ptr("per_session"), ptr(1800.0), ptr("agent")
-				in.Policy = sandboxcore.PolicyInput{NetworkEgress: ptr("allow"), Timeout: ptr(120.0), Strict: ptr(true)}
+				in.Environment, in.Scope, in.IdleTimeout, in.Identity = new("managed"), new("per_session"), new(1800.0), new("agent")
+				in.Policy = sandboxcore.PolicyInput{NetworkEgress: new("allow"), Timeout: new(120.0), Strict: new(true)}
 				in.Blocks["docker"] = sandboxcore.Settings{"image": "python:3.12-slim", "pids_limit": 256.0, "init": false, "caps": []any{}, "hints": map[string]any{}}
 			}),
 			spec: `{"name":"p","type":"docker","v":1}`,
@@ -33,10 +33,10 @@ func TestSpecGolden(t *testing.T) {
 		{
 			name: "everything",
 			in: dockerInput(func(in *sandboxcore.ProfileInput) {
-				in.Scope, in.IdleTimeout = ptr("per_call"), ptr(0.5+1)
+				in.Scope, in.IdleTimeout = new("per_call"), new(0.5+1)
 				in.Policy = sandboxcore.PolicyInput{
-					NetworkEgress: ptr("deny"), FSAllowWrite: []string{"/workspace/", "/data", "/data"}, CPU: ptr(1.5), MemoryMB: ptr(int64(512)),
-					Timeout: ptr(30.0), Strict: ptr(false), MinIsolation: ptr("container"),
+					NetworkEgress: new("deny"), FSAllowWrite: []string{"/workspace/", "/data", "/data"}, CPU: new(1.5), MemoryMB: new(int64(512)),
+					Timeout: new(30.0), Strict: new(false), MinIsolation: new("container"),
 				}
 				in.Blocks["docker"] = sandboxcore.Settings{
 					"image": "a<b>&", "pids_limit": 64.0, "factor": 1e21, "init": true, "caps": []any{"b", "a"}, "steps": []any{"b", "a"},
@@ -136,12 +136,12 @@ func TestDiffProfiles(t *testing.T) {
 		want   sandboxcore.SpecChange
 	}{
 		"nothing":        {func(*sandboxcore.ProfileInput) {}, sandboxcore.SpecChange{}},
-		"recorded":       {func(in *sandboxcore.ProfileInput) { in.Name = "q"; in.Policy.Timeout = ptr(5.0) }, sandboxcore.SpecChange{Recorded: []string{"name", "policy.timeout"}}},
-		"live":           {func(in *sandboxcore.ProfileInput) { in.Policy.CPU = ptr(2.0) }, sandboxcore.SpecChange{Live: []string{"policy.cpu"}}},
+		"recorded":       {func(in *sandboxcore.ProfileInput) { in.Name = "q"; in.Policy.Timeout = new(5.0) }, sandboxcore.SpecChange{Recorded: []string{"name", "policy.timeout"}}},
+		"live":           {func(in *sandboxcore.ProfileInput) { in.Policy.CPU = new(2.0) }, sandboxcore.SpecChange{Live: []string{"policy.cpu"}}},
 		"recorded field": {func(in *sandboxcore.ProfileInput) { in.Blocks["docker"]["pull_policy"] = "never" }, sandboxcore.SpecChange{Recorded: []string{"docker.pull_policy"}}},
-		"replace":        {func(in *sandboxcore.ProfileInput) { in.Policy.NetworkEgress = ptr("deny") }, sandboxcore.SpecChange{Replace: []string{"policy.network_egress"}}},
+		"replace":        {func(in *sandboxcore.ProfileInput) { in.Policy.NetworkEgress = new("deny") }, sandboxcore.SpecChange{Replace: []string{"policy.network_egress"}}},
 		"image":          {func(in *sandboxcore.ProfileInput) { in.Blocks["docker"]["image"] = "x" }, sandboxcore.SpecChange{Replace: []string{"docker.image"}}},
-		"identity":       {func(in *sandboxcore.ProfileInput) { in.Identity = ptr("user") }, sandboxcore.SpecChange{Replace: []string{"identity.mode"}}},
+		"identity":       {func(in *sandboxcore.ProfileInput) { in.Identity = new("user") }, sandboxcore.SpecChange{Replace: []string{"identity.mode"}}},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {

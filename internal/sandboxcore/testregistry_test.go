@@ -7,8 +7,6 @@ import (
 	"github.com/agentkernel/terraform-provider-agentkernel/internal/sandboxcore/backendtest"
 )
 
-func ptr[T any](v T) *T { return &v }
-
 // weakCaps are those of a backend that enforces nothing.
 func weakCaps(*sandboxcore.Profile) sandboxcore.Capabilities {
 	return sandboxcore.Capabilities{
@@ -26,7 +24,7 @@ func fakeSettings() []sandboxcore.Setting {
 	return []sandboxcore.Setting{
 		{Name: "image", Kind: sandboxcore.KindString, Default: "python:3.12-slim"},
 		{Name: "pull_policy", Kind: sandboxcore.KindString, Default: "missing", OneOf: []string{"always", "missing", "never"}, Update: sandboxcore.UpdateRecorded},
-		{Name: "pids_limit", Kind: sandboxcore.KindInt, Default: 256, Min: ptr(1.0), Max: ptr(4096.0)},
+		{Name: "pids_limit", Kind: sandboxcore.KindInt, Default: 256, Min: new(1.0), Max: new(4096.0)},
 		{Name: "factor", Kind: sandboxcore.KindFloat},
 		{Name: "init", Kind: sandboxcore.KindBool, Default: false},
 		{Name: "caps", Kind: sandboxcore.KindStringList},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -94,9 +95,7 @@ func (s *suite) engine(t *testing.T) *sandboxcore.Engine {
 
 func (s *suite) input(change func(*sandboxcore.ProfileInput)) sandboxcore.ProfileInput {
 	settings := sandboxcore.Settings{}
-	for k, v := range s.target.Settings {
-		settings[k] = v
-	}
+	maps.Copy(settings, s.target.Settings)
 	in := sandboxcore.ProfileInput{
 		Name: s.name, Type: string(s.target.Factory.Type), Blocks: map[string]sandboxcore.Settings{string(s.target.Factory.Type): settings},
 	}
@@ -141,9 +140,9 @@ type box struct {
 	spec   string
 }
 
-func (s *suite) box(t *testing.T, change func(*sandboxcore.ProfileInput), with func(*sandboxcore.SandboxRequest)) *box {
+func (s *suite) box(t *testing.T, with func(*sandboxcore.SandboxRequest)) *box {
 	t.Helper()
-	b := &box{suite: s, engine: s.engine(t), spec: s.spec(t, change)}
+	b := &box{suite: s, engine: s.engine(t), spec: s.spec(t, nil)}
 	req := sandboxcore.SandboxRequest{Spec: b.spec, Name: "contract-" + token(), Principal: sandboxcore.DefaultPrincipal()}
 	if with != nil {
 		with(&req)

@@ -11,7 +11,7 @@ import (
 )
 
 func (s *suite) reattach(t *testing.T) {
-	b := s.box(t, nil, nil)
+	b := s.box(t, nil)
 	b.must(t, "open('kept','w').write('content')", nil)
 	again := &box{suite: s, engine: s.engine(t), info: b.info, spec: b.spec} // as another process of the provider would
 	if got := again.must(t, "print(open('kept').read())", nil); got != "content\n" {
@@ -30,7 +30,7 @@ func (s *suite) reattach(t *testing.T) {
 }
 
 func (s *suite) destroy(t *testing.T) {
-	b := s.box(t, nil, nil)
+	b := s.box(t, nil)
 	marker := "life-" + token()
 	done := make(chan error, 1)
 	go func() { // a run that is going on does not keep the sandbox alive
@@ -126,18 +126,18 @@ func (s *suite) policy(t *testing.T) {
 		code     sandboxcore.Code
 		set      func(*sandboxcore.PolicyInput)
 	}{
-		"network_egress": {s.caps.PolicyNetwork && slices.Contains(s.caps.NetworkModes, sandboxcore.NetworkDeny), sandboxcore.CodeNetwork, func(p *sandboxcore.PolicyInput) { p.NetworkEgress = text("deny") }},
+		"network_egress": {s.caps.PolicyNetwork && slices.Contains(s.caps.NetworkModes, sandboxcore.NetworkDeny), sandboxcore.CodeNetwork, func(p *sandboxcore.PolicyInput) { p.NetworkEgress = new("deny") }},
 		"allow-list": {
 			s.caps.PolicyNetwork && slices.Contains(s.caps.NetworkModes, sandboxcore.NetworkAllowlist), sandboxcore.CodeNetwork,
 			func(p *sandboxcore.PolicyInput) {
-				p.NetworkEgress, p.NetworkAllow = text("allowlist"), []string{"192.0.2.0/24"}
+				p.NetworkEgress, p.NetworkAllow = new("allowlist"), []string{"192.0.2.0/24"}
 			},
 		},
 		"fs_allow_read":  {s.caps.PolicyFilesystem && s.caps.FSRead, sandboxcore.CodeFilesystem, func(p *sandboxcore.PolicyInput) { p.FSAllowRead = []string{"/usr/share"} }},
 		"fs_allow_write": {s.caps.PolicyFilesystem && s.caps.FSWrite, sandboxcore.CodeFilesystem, func(p *sandboxcore.PolicyInput) { p.FSAllowWrite = []string{"/srv/data"} }},
 		"cpu":            {s.caps.PolicyResources, sandboxcore.CodeResources, func(p *sandboxcore.PolicyInput) { p.CPU = &one }},
 		"memory_mb":      {s.caps.PolicyResources, sandboxcore.CodeResources, func(p *sandboxcore.PolicyInput) { p.MemoryMB = &mem }},
-		"min_isolation":  {s.caps.Isolation.AtLeast(sandboxcore.IsolationMicroVM), sandboxcore.CodeIsolation, func(p *sandboxcore.PolicyInput) { p.MinIsolation = text("micro_vm") }},
+		"min_isolation":  {s.caps.Isolation.AtLeast(sandboxcore.IsolationMicroVM), sandboxcore.CodeIsolation, func(p *sandboxcore.PolicyInput) { p.MinIsolation = new("micro_vm") }},
 	} {
 		agent := sandboxcore.DefaultPrincipal()
 		op := sandboxcore.Operation{Name: sandboxcore.OpCreate}
@@ -157,13 +157,11 @@ func (s *suite) policy(t *testing.T) {
 	}
 }
 
-func text(s string) *string { return &s }
-
 func (s *suite) principal(t *testing.T) {
 	user := sandboxcore.Principal{Mode: sandboxcore.IdentityUser, Subject: "ada"}
 	_, err := s.reg.Decide(s.profile(t, nil), &user, nil)
 	s.wantCode(t, err, sandboxcore.CodePrincipalMismatch)
-	asUser := s.profile(t, func(in *sandboxcore.ProfileInput) { in.Identity = text("user") })
+	asUser := s.profile(t, func(in *sandboxcore.ProfileInput) { in.Identity = new("user") })
 	agent := sandboxcore.DefaultPrincipal()
 	_, err = s.reg.Decide(asUser, &agent, nil)
 	if s.caps.PrincipalUser {
@@ -202,7 +200,7 @@ func (s *suite) notOurs(t *testing.T) {
 		return
 	}
 	id, untouched := s.target.Foreign(t)
-	b := s.box(t, nil, nil)
+	b := s.box(t, nil)
 	ref := b.ref()
 	ref.NativeID = id
 	_, err := b.engine.ReadSandbox(t.Context(), ref)
@@ -225,7 +223,7 @@ func (s *suite) pause(t *testing.T) {
 	if !s.caps.Pause {
 		return // the refusal is shown under honesty
 	}
-	b := s.box(t, nil, nil)
+	b := s.box(t, nil)
 	b.must(t, "open('kept','w').write('x')", nil)
 	set := func(paused bool) sandboxcore.SandboxInfo {
 		t.Helper()
@@ -254,7 +252,7 @@ func (s *suite) pause(t *testing.T) {
 // marks: what a create was told comes back from the object, except secrets.
 func (s *suite) marks(t *testing.T) {
 	version := int64(7)
-	b := s.box(t, nil, func(r *sandboxcore.SandboxRequest) {
+	b := s.box(t, func(r *sandboxcore.SandboxRequest) {
 		r.Env = map[string]string{"A": "ünïcode \"quoted\" \n line"}
 		r.SecretEnv = map[string]string{"B": "canary"}
 		r.EnvWO, r.EnvWOVersion = map[string]string{"C": "write-only-" + canary}, &version

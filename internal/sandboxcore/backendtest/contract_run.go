@@ -19,7 +19,7 @@ func (s *suite) languages(t *testing.T) {
 	if !slices.Contains(s.caps.Languages, "python") {
 		t.Fatal("python is mandatory")
 	}
-	b := s.box(t, nil, nil)
+	b := s.box(t, nil)
 	programs := map[string]string{"python": "print('hello', end='')", "bash": "printf hello"}
 	for _, lang := range s.caps.Languages {
 		program, ok := programs[lang]
@@ -42,7 +42,7 @@ func (s *suite) languages(t *testing.T) {
 
 // honesty: what is declared works, what is not declared is refused.
 func (s *suite) honesty(t *testing.T) {
-	b := s.box(t, nil, nil)
+	b := s.box(t, nil)
 	script := func(r *sandboxcore.ExecRequest) { r.Kind = sandboxcore.RunScript }
 	if s.caps.Shell {
 		if got := b.must(t, "a=1; echo $((a+1)) | cat", script); got != "2\n" {
@@ -105,7 +105,7 @@ func (s *suite) honesty(t *testing.T) {
 }
 
 func (s *suite) programFailure(t *testing.T) {
-	b := s.box(t, nil, nil)
+	b := s.box(t, nil)
 	res, err := b.python(t, "import sys; print('out'); print('err', file=sys.stderr); sys.exit(3)", nil)
 	s.wantCode(t, err, sandboxcore.CodeExitStatus)
 	var run *sandboxcore.RunError
@@ -124,7 +124,7 @@ func (s *suite) programFailure(t *testing.T) {
 }
 
 func (s *suite) output(t *testing.T) {
-	b := s.box(t, nil, nil)
+	b := s.box(t, nil)
 	res, err := b.python(t, "import os\nfor i in range(2000):\n os.write(1,b'o%d\\n'%i)\n os.write(2,b'e%d\\n'%i)", nil)
 	if err != nil {
 		t.Fatal(err)
@@ -157,7 +157,7 @@ func (s *suite) output(t *testing.T) {
 }
 
 func (s *suite) large(t *testing.T) {
-	b := s.box(t, nil, nil)
+	b := s.box(t, nil)
 	code := "x='''" + strings.Repeat("0123456789abcdef", 65536) + "'''\nprint(len(x))"
 	if got := b.must(t, code, nil); got != "1048576\n" {
 		t.Errorf("code of a mebibyte printed %q", got)
@@ -182,7 +182,7 @@ func (s *suite) large(t *testing.T) {
 }
 
 func (s *suite) environment(t *testing.T) {
-	b := s.box(t, nil, func(r *sandboxcore.SandboxRequest) { r.Env = map[string]string{"KEEP": "sandbox", "OVER": "sandbox"} })
+	b := s.box(t, func(r *sandboxcore.SandboxRequest) { r.Env = map[string]string{"KEEP": "sandbox", "OVER": "sandbox"} })
 	got := b.must(t, "import os;print(os.environ['KEEP'],os.environ['OVER'],os.environ['RUN'],len(os.environ['SECRET']));print(os.environ['SECRET'])",
 		func(r *sandboxcore.ExecRequest) {
 			r.Env = map[string]string{"OVER": "run", "RUN": "a b\nc$x"}
@@ -228,7 +228,7 @@ func (s *suite) waitAlive(t *testing.T, marker string) {
 }
 
 func (s *suite) workingDirectory(t *testing.T) {
-	b := s.box(t, nil, nil)
+	b := s.box(t, nil)
 	home := strings.TrimSpace(b.must(t, "import os;open('here','w').close();os.makedirs('sub/dir');print(os.getcwd())", nil))
 	if got := b.must(t, "import os;print(os.getcwd())", func(r *sandboxcore.ExecRequest) { r.WorkingDirectory = "sub/dir" }); got != home+"/sub/dir\n" {
 		t.Errorf("relative: %q", got)
@@ -246,7 +246,7 @@ func (s *suite) files(t *testing.T) {
 	if !s.caps.Files {
 		return // the refusal is shown under honesty
 	}
-	b := s.box(t, nil, nil)
+	b := s.box(t, nil)
 	res, err := b.python(t, "import os\nos.makedirs('d')\nopen('d/a.bin','wb').write(bytes(range(256)))\nopen('empty','w').close()", func(r *sandboxcore.ExecRequest) {
 		r.OutputFiles = []string{"d/a.bin", "empty"}
 	})
@@ -292,7 +292,7 @@ func tree(marker string) string {
 }
 
 func (s *suite) timeout(t *testing.T) {
-	b := s.box(t, nil, nil)
+	b := s.box(t, nil)
 	marker := "tree-" + token()
 	neighbour := make(chan error, 1)
 	go func() { // overlaps: it waits for the tree to be up and outlives its death
@@ -316,7 +316,7 @@ func (s *suite) timeout(t *testing.T) {
 }
 
 func (s *suite) cancellation(t *testing.T) {
-	b := s.box(t, nil, nil)
+	b := s.box(t, nil)
 	marker := "cancel-" + token()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -340,7 +340,7 @@ func (s *suite) cancellation(t *testing.T) {
 }
 
 func (s *suite) background(t *testing.T) {
-	b := s.box(t, nil, nil)
+	b := s.box(t, nil)
 	marker := "bg-" + token()
 	started := time.Now()
 	got := b.must(t, "import subprocess;subprocess.Popen(['python3','-c','import time; time.sleep(300) # "+marker+"']);print('ok')", nil)
@@ -351,7 +351,7 @@ func (s *suite) background(t *testing.T) {
 }
 
 func (s *suite) concurrency(t *testing.T) {
-	b := s.box(t, nil, nil)
+	b := s.box(t, nil)
 	const n = 4
 	var wg sync.WaitGroup
 	for i := range n {
