@@ -3,6 +3,7 @@ package provider
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"github.com/hashicorp/terraform-plugin-framework/function"
 
@@ -48,15 +49,12 @@ func (*isolationAtLeastFunction) Run(ctx context.Context, req function.RunReques
 }
 
 func unknownTier(tier string) error {
-	next := "Use "
-	for i, t := range sandboxcore.IsolationTiers() {
-		if i > 0 {
-			next += ", "
-		}
-		next += fmt.Sprintf("%q", string(t))
+	var tiers []string
+	for _, t := range sandboxcore.IsolationTiers() {
+		tiers = append(tiers, fmt.Sprintf("%q", string(t)))
 	}
 	return &sandboxcore.Error{
 		Code: sandboxcore.CodeValue, Attempted: "the tiers were not compared",
-		Said: fmt.Sprintf("there is no isolation tier %q.", sandboxcore.Printable(tier)), Next: next + ".",
+		Said: fmt.Sprintf("there is no isolation tier %q.", sandboxcore.Printable(tier)), Next: "Use " + strings.Join(tiers, ", ") + ".",
 	}
 }

@@ -194,8 +194,11 @@ func TestImportAfterAChangeBringsBackWhatWasWritten(t *testing.T) {
 	cfg := config{"profile": profile(t, s, config{"policy": config{"cpu": 1}}), "packages": []string{"rich"}}
 	state := s.MustApply(tSandbox, protocoltest.State{}, cfg)
 	for _, change := range []config{
-		{"timeouts": config{"create": "5m", "delete": "1m"}}, {"packages": []string{"rich", "httpx"}}, {"packages": []string{"httpx", "rich"}},
-		{"profile": profile(t, s, config{"policy": config{"cpu": 2, "timeout": 7}})}, {"timeouts": nil},
+		{"timeouts": config{"create": "5m", "delete": "1m"}},
+		{"packages": []string{"rich", "httpx"}},
+		{"packages": []string{"httpx", "rich"}},
+		{"profile": profile(t, s, config{"policy": config{"cpu": 2, "timeout": 7}})},
+		{"timeouts": nil},
 	} {
 		cfg = cfg.With(change)
 		state = s.MustApply(tSandbox, state, cfg)

@@ -150,22 +150,21 @@ func (m *execModel) language() string {
 }
 
 // bindingOf reads a binding. ok is false when it is null, or when something of it other than endpoint and id is unknown.
-func bindingOf(obj types.Object) (b sandboxcore.Binding, complete, ok bool) {
+func bindingOf(obj types.Object) (b sandboxcore.Binding, ok bool) {
 	if obj.IsNull() || obj.IsUnknown() {
-		return b, false, false
+		return b, false
 	}
 	text := map[string]types.String{}
 	for name, v := range obj.Attributes() {
 		s, isString := v.(types.String)
 		if !isString {
-			return b, false, false
+			return b, false
 		}
 		text[name] = s
 	}
 	if text["backend"].IsUnknown() || text["environment"].IsUnknown() || text["spec"].IsUnknown() {
-		return b, false, false
+		return b, false
 	}
-	complete = !text["endpoint"].IsUnknown() && !text["id"].IsUnknown()
 	b = sandboxcore.Binding{
 		Backend:     sandboxcore.BackendType(text["backend"].ValueString()),
 		Environment: sandboxcore.EnvironmentMode(text["environment"].ValueString()),
@@ -174,7 +173,7 @@ func bindingOf(obj types.Object) (b sandboxcore.Binding, complete, ok bool) {
 	if complete { // half of a place is no place
 		b.Endpoint, b.ID = text["endpoint"].ValueString(), text["id"].ValueString()
 	}
-	return b, complete, true
+	return b, true
 }
 
 // where says in which environment, or under which profile, the code runs. ok is false when that is not known.
@@ -183,7 +182,7 @@ func (m *execModel) where(req *sandboxcore.ExecRequest) (ok bool) {
 		req.Spec = m.Profile.ValueString()
 		return !m.Profile.IsUnknown()
 	}
-	b, _, ok := bindingOf(m.Binding)
+	b, ok := bindingOf(m.Binding)
 	if ok {
 		req.Binding = &b
 	}

@@ -157,7 +157,7 @@ func (m *fileModel) content(ctx context.Context, config attributeReader) (conten
 
 // request names the file to the engine. ok is false when too little of it is known to check anything.
 func (m *fileModel) request(who principal) (req sandboxcore.FileRequest, ok bool) {
-	b, _, ok := bindingOf(m.Binding)
+	b, ok := bindingOf(m.Binding)
 	req = sandboxcore.FileRequest{Binding: b, Path: m.Path.ValueString(), Principal: who.value}
 	if mode, err := strconv.ParseUint(m.Mode.ValueString(), 8, 32); err == nil {
 		req.Mode = fs.FileMode(mode)

@@ -67,7 +67,7 @@ func dockerConfig(t *testing.T, current string, contexts map[string]string) stri
 // Which engine is meant: the configuration before the environment, and a credential only with its own address.
 func TestWhichEngine(t *testing.T) {
 	dir := dockerConfig(t, "current", map[string]string{"current": "unix:///current", "named": "tcp://named:2375", "remote": "ssh://me@[::1]:2222"})
-	certs := writeCerts(t, newAuthority(t), "localhost")
+	certs := writeCerts(t, newAuthority(t))
 	tests := map[string]struct {
 		provider sandboxcore.Settings
 		env      []string
@@ -176,7 +176,7 @@ func TestUnreachableClasses(t *testing.T) {
 	plain := httptest.NewServer(http.NotFoundHandler())
 	t.Cleanup(plain.Close)
 	ca, other := newAuthority(t), newAuthority(t)
-	good, strange := writeCerts(t, ca, "localhost"), writeCerts(t, other, "localhost")
+	good, strange := writeCerts(t, ca), writeCerts(t, other)
 	wants := tlsEngine(t, ca, true)
 	tests := map[string]struct {
 		provider sandboxcore.Settings
@@ -355,10 +355,10 @@ func (a authority) issue(t *testing.T, name string) (cert, key []byte) {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: keyDER})
 }
 
-func writeCerts(t *testing.T, a authority, name string) string {
+func writeCerts(t *testing.T, a authority) string {
 	t.Helper()
 	dir := onlyCA(t, a)
-	cert, key := a.issue(t, name)
+	cert, key := a.issue(t, "localhost")
 	for file, content := range map[string][]byte{"cert.pem": cert, "key.pem": key} {
 		if err := os.WriteFile(filepath.Join(dir, file), content, 0o600); err != nil {
 			t.Fatal(err)

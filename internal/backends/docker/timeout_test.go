@@ -102,18 +102,18 @@ func TestTimeoutKillsEverything(t *testing.T) {
 			if took > 12*time.Second {
 				t.Errorf("it took %s", took)
 			}
-			waitNone(t, s, "survivor", 5*time.Second)
+			waitNone(t, s, 5*time.Second)
 			neighbour.finish(t)
 		})
 	}
 }
 
-// waitNone fails when processes of a name are left after a time.
-func waitNone(t *testing.T, s sandboxcore.Environment, name string, limit time.Duration) {
+// waitNone fails when processes called survivor are left after a time.
+func waitNone(t *testing.T, s sandboxcore.Environment, limit time.Duration) {
 	t.Helper()
 	var got string
 	for until := time.Now().Add(limit); time.Now().Before(until); {
-		got = strings.TrimSpace(shell(t, s, countProcesses(name)).ok(t))
+		got = strings.TrimSpace(shell(t, s, countProcesses("survivor")).ok(t))
 		if got == "0" {
 			return
 		}
@@ -182,7 +182,7 @@ func TestCancelledRunIsKilled(t *testing.T) {
 	if time.Since(begin) > 10*time.Second {
 		t.Errorf("it took %s", time.Since(begin))
 	}
-	waitNone(t, s, "survivor", time.Second)
+	waitNone(t, s, time.Second)
 	n.finish(t)
 }
 
@@ -234,6 +234,6 @@ func TestProviderKilledInMidRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = cmd.Wait()
-	waitNone(t, s, "survivor", 10*time.Second)
+	waitNone(t, s, 10*time.Second)
 	n.finish(t)
 }
