@@ -170,7 +170,7 @@ func bindingOf(obj types.Object) (b sandboxcore.Binding, ok bool) {
 		Environment: sandboxcore.EnvironmentMode(text["environment"].ValueString()),
 		Spec:        text["spec"].ValueString(),
 	}
-	if complete { // half of a place is no place
+	if !text["endpoint"].IsUnknown() && !text["id"].IsUnknown() { // half of a place is no place
 		b.Endpoint, b.ID = text["endpoint"].ValueString(), text["id"].ValueString()
 	}
 	return b, true
