@@ -18,9 +18,7 @@ import (
 // policy beside them allows exactly what was called. GetCallerIdentity needs no permission.
 func TestAttachedExamples(t *testing.T) {
 	cli := testenv.TerraformCLI(t)
-	if os.Getuid() != 0 {
-		testenv.Skip(t, "root", "the example runs code as another user", "run the tests as root")
-	}
+	testenv.Require(t, testenv.Root) // the example runs code as another user
 	base := t.TempDir()
 	bin := filepath.Join(base, "bin")
 	run(t, "..", nil, "go", "build", "-o", filepath.Join(bin, "terraform-provider-agentkernel"), ".")

@@ -98,6 +98,7 @@ func TestRefusals(t *testing.T) {
 		"parameter":          {func(i *ssm.SendCommandInput) { i.Parameters["stdin"] = []string{"x"} }, "InvalidParameters"},
 		"execution":          {func(i *ssm.SendCommandInput) { i.Parameters["executionTimeout"] = []string{"172801"} }, "InvalidParameters"},
 		"execution words":    {func(i *ssm.SendCommandInput) { i.Parameters["executionTimeout"] = []string{"1h"} }, "InvalidParameters"},
+		"reference":          {func(i *ssm.SendCommandInput) { i.Parameters["commands"] = []string{"echo {{ssm:x}}"} }, "InvalidParameters"},
 		"no commands":        {func(i *ssm.SendCommandInput) { i.Parameters = nil }, "InvalidParameters"},
 		"size":               {func(i *ssm.SendCommandInput) { i.Parameters["commands"] = []string{strings.Repeat("x", 64<<10)} }, "MaxDocumentSizeExceeded"},
 		"bucket":             {func(i *ssm.SendCommandInput) { i.OutputS3BucketName = aws.String("No_Bucket") }, "InvalidOutputFolder"},

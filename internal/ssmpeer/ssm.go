@@ -28,6 +28,7 @@ var (
 	documentID = regexp.MustCompile(`^[a-zA-Z0-9_\-.:/]{3,128}$`)
 	commandID  = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
 	bucketName = regexp.MustCompile(`^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$`)
+	reference  = regexp.MustCompile(`\{\{\s*[\w:./-]+\s*\}\}`)
 	seconds    = regexp.MustCompile(`^[1-9][0-9]{0,5}$`)
 )
 
@@ -165,6 +166,12 @@ func (p *Peer) sendCommand(body []byte) (any, *apiError) {
 	}
 	exec := defaultExec
 	for name, values := range in.Parameters {
+		// References to Parameter Store are resolved in every value before the command is sent, and there are none here.
+		for _, v := range values {
+			if reference.MatchString(v) {
+				return nil, refuse("InvalidParameters", "Parameter Store references are not resolved: %s", reference.FindString(v))
+			}
+		}
 		switch name {
 		case "commands", "workingDirectory":
 		case "executionTimeout":

@@ -15,6 +15,7 @@ import (
 
 	"github.com/agentkernel/terraform-provider-agentkernel/internal/sandboxcore"
 	"github.com/agentkernel/terraform-provider-agentkernel/internal/ssmpeer"
+	"github.com/agentkernel/terraform-provider-agentkernel/internal/testenv"
 )
 
 const testMachine = "i-0123456789abcdef0"
@@ -233,12 +234,10 @@ func (c *fakeClock) Sleep(ctx context.Context, d time.Duration) error {
 // otherUser is a user of this machine that is not root, when the test can become one.
 func otherUser(t *testing.T) *user.User {
 	t.Helper()
-	if os.Getuid() != 0 {
-		t.Skip("SKIP root: becoming another user needs root; enable with: run the tests as root")
-	}
+	testenv.Require(t, testenv.Root)
 	u, err := user.Lookup("nobody")
 	if err != nil {
-		t.Skip("SKIP root: there is no user nobody; enable with: add one")
+		testenv.Skip(t, testenv.Root, "there is no user nobody", "add one")
 	}
 	return u
 }

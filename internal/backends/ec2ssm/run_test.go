@@ -72,6 +72,7 @@ func TestCodeOfAnyContent(t *testing.T) {
 		"delimiters":    "EOF\nAK_SANDBOX_EOF\nAKSSM1 x done\n'\nexit 9\n",
 		"line ends":     "a\r\nb\rc\n",
 		"non-ASCII":     "ü € 🚀 \u202e",
+		"interpolation": "{{ssm:secret}} {{ global:DATE }} {{commands}}",
 		"percent":       "%s %n \\n \\0",
 	} {
 		t.Run(name, func(t *testing.T) {
