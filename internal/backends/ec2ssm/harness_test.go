@@ -5,6 +5,7 @@ package ec2ssm
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"os"
 	"os/user"
 	"path/filepath"
@@ -51,6 +52,9 @@ func settings(peer *ssmpeer.Peer, key ssmpeer.Key) sandboxcore.Settings {
 	}
 }
 
+// testID names runs so that those of this process can be told from others on the same machine.
+func testID() string { return fmt.Sprintf("%08x", os.Getpid()) + newRunID()[8:] }
+
 func quickTimings() timings {
 	t := defaultTimings()
 	t.pollFirst, t.pollMost = 5*time.Millisecond, 50*time.Millisecond
@@ -68,7 +72,7 @@ func newPlace(t *testing.T, change ...func(*backend)) *place {
 	f.New = func(s sandboxcore.Settings, getenv func(string) string) (sandboxcore.Backend, error) {
 		b, err := made(s, getenv)
 		if bb, ok := b.(*backend); ok && len(s) > 0 {
-			bb.timings = quickTimings()
+			bb.timings, bb.newID = quickTimings(), testID
 			for _, c := range change {
 				c(bb)
 			}
@@ -157,7 +161,7 @@ func (p *place) on(ctx context.Context, change ...func(*sandboxcore.Profile)) *m
 		p.t.Fatal(err)
 	}
 	bb, _ := b.(*backend)
-	bb.timings = quickTimings()
+	bb.timings, bb.newID = quickTimings(), testID
 	p.t.Cleanup(bb.close)
 	return attachWith(ctx, p.t, bb, change...)
 }

@@ -227,7 +227,7 @@ func TestCredentialAndEndpoint(t *testing.T) {
 		t.Fatal(err)
 	}
 	bb, _ := b.(*backend)
-	bb.timings = quickTimings()
+	bb.timings, bb.newID = quickTimings(), testID
 	t.Cleanup(bb.close)
 	if m := attachWith(t.Context(), t, bb); m.try(t.Context(), script("echo hi")).stdout != "hi\n" {
 		t.Error("no run with credential and endpoint of the environment")

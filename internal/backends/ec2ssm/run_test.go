@@ -17,19 +17,17 @@ import (
 	"github.com/agentkernel/terraform-provider-agentkernel/internal/ssmpeer"
 )
 
-// leftFiles are the directories of runs in /tmp.
-func leftFiles(t *testing.T) []string {
+// nothingLeft fails when a directory of a run of this process is left on the machine.
+func nothingLeft(t *testing.T) {
 	t.Helper()
-	found, err := filepath.Glob("/tmp/.agentkernel-*")
-	if err != nil {
-		t.Fatal(err)
+	found, err := filepath.Glob(placePrefix + testID()[:8] + "*")
+	if err != nil || len(found) > 0 {
+		t.Errorf("left behind: %v %v", found, err)
 	}
-	return found
 }
 
 func TestRunThroughTheEngine(t *testing.T) {
 	p := newPlace(t)
-	before := len(leftFiles(t))
 	res, err := p.run(t.Context(), sandboxcore.ExecRequest{
 		Kind: sandboxcore.RunScript, Text: []byte("echo $A; cat; echo oops >&2; exit 0"), Env: map[string]string{"A": "it's $HOME `x` \"y\""}, Stdin: []byte("in\x00put"),
 	})
@@ -39,9 +37,7 @@ func TestRunThroughTheEngine(t *testing.T) {
 	if string(res.Stdout.Raw) != "it's $HOME `x` \"y\"\nin\x00put" || string(res.Stderr.Raw) != "oops\n" {
 		t.Errorf("%q %q", res.Stdout.Raw, res.Stderr.Raw)
 	}
-	if n := len(leftFiles(t)); n != before {
-		t.Errorf("%d directories are left behind", n-before)
-	}
+	nothingLeft(t)
 	if got := strings.Join(p.peer.Actions(), " "); got != "ssm:DescribeInstanceInformation ssm:GetCommandInvocation ssm:SendCommand sts:GetCallerIdentity" {
 		t.Errorf("calls %s", got)
 	}
@@ -171,7 +167,6 @@ func TestLargeInput(t *testing.T) {
 func TestOutputBeyondTheLimits(t *testing.T) {
 	p := newPlace(t)
 	m := p.on(t.Context())
-	before := len(leftFiles(t))
 	o := m.try(t.Context(), script(`head -c 100000 /dev/zero | tr '\0' a; head -c 20000 /dev/zero | tr '\0' b >&2; exit 4`))
 	if o.err != nil || o.ExitCode != 4 || o.stdout != strings.Repeat("a", 100_000) || o.stderr != strings.Repeat("b", 20_000) || o.StdoutLost+o.StderrLost != 0 {
 		t.Errorf("%d %d %v %+v", len(o.stdout), len(o.stderr), o.err, o.RunResult)
@@ -181,9 +176,7 @@ func TestOutputBeyondTheLimits(t *testing.T) {
 	if err != nil || !res.Stdout.Truncated || !strings.Contains(res.Stdout.Text, "more bytes were not brought back") || !strings.Contains(res.Notice, "10000000") {
 		t.Errorf("%v %v %s", err, res.Stdout.Truncated, res.Notice)
 	}
-	if n := len(leftFiles(t)); n != before {
-		t.Errorf("%d directories are left behind", n-before)
-	}
+	nothingLeft(t)
 }
 
 func TestOutputThroughS3(t *testing.T) {
@@ -210,7 +203,6 @@ func TestOutputThroughS3(t *testing.T) {
 func TestTimeoutKillsTheTree(t *testing.T) {
 	p := newPlace(t)
 	m := p.on(t.Context())
-	before := len(leftFiles(t))
 	mark := "ANCHOR_OF_TEST=" + newRunID()
 	req := script(`export ` + mark + `; trap '' TERM HUP; sleep 300 & setsid sleep 301 & (setsid sh -c 'sleep 302 & sleep 303' &) ; echo up; sleep 304`)
 	req.Timeout = time.Second
@@ -222,16 +214,13 @@ func TestTimeoutKillsTheTree(t *testing.T) {
 	if alive := ssmpeer.Marked(mark); len(alive) != 0 {
 		t.Errorf("alive after the timeout: %v", alive)
 	}
-	if n := len(leftFiles(t)); n != before {
-		t.Errorf("%d directories are left behind", n-before)
-	}
+	nothingLeft(t)
 }
 
 // TestCancelKillsOnTheMachine: CancelCommand ends the script only; the kill on the machine ends the rest, and is confirmed.
 func TestCancelKillsOnTheMachine(t *testing.T) {
 	p := newPlace(t)
 	m := p.on(t.Context())
-	before := len(leftFiles(t))
 	mark := "ANCHOR_OF_TEST=" + newRunID()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -255,9 +244,7 @@ func TestCancelKillsOnTheMachine(t *testing.T) {
 	if p.peer.Count("ssm:CancelCommand") == 0 {
 		t.Error("the command was not cancelled")
 	}
-	if n := len(leftFiles(t)); n != before {
-		t.Errorf("%d directories are left behind", n-before)
-	}
+	nothingLeft(t)
 }
 
 func TestBackgroundProcesses(t *testing.T) {

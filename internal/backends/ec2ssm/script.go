@@ -32,6 +32,9 @@ const (
 	wholeBytes = 40 << 20
 
 	reportMark = "AKSSM1"
+
+	// placePrefix begins the directory of a run on the machine.
+	placePrefix = "/tmp/.agentkernel-ssm-"
 )
 
 // newRunID names one run on the machine. Nobody else can guess it.
@@ -47,7 +50,7 @@ func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + 
 // prelude defines where the run lives and how its processes are found: by the mark in their environment, which children
 // inherit, and by their session. What changes both on purpose is not found.
 func prelude(id string) string {
-	return `id=` + id + `; d=/tmp/.agentkernel-$id; umask 077; p=none
+	return `id=` + id + `; d=` + placePrefix + `$id; umask 077; p=none
 say() { printf '` + reportMark + ` %s %s\n' "$id" "$*"; }
 fail() { say fail "$@"; rm -rf "$d"; exit 1; }
 tree() { { grep -ls "AGENTKERNEL_[A-Z]*=$id" /proc/[0-9]*/environ 2>/dev/null | sed 's,^/proc/\([0-9]*\)/.*,\1,'
@@ -100,7 +103,7 @@ func newPayload(id, runAs string, req sandboxcore.RunRequest) (payload, error) {
 	for _, k := range names {
 		fmt.Fprintf(&b, "%s=%s; export %s\n", k, quote(req.Env[k]), k)
 	}
-	code := "/tmp/.agentkernel-" + id + "/code"
+	code := placePrefix + id + "/code"
 	argv := req.Argv
 	switch req.Kind {
 	case sandboxcore.RunScript:
