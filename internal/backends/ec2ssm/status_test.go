@@ -103,10 +103,11 @@ func TestStatusTable(t *testing.T) {
 		})
 	}
 	// The program's own failure is a result whatever SSM calls it.
-	for _, code := range []int{0, 1, 127, 255} {
-		_, m, _ := onClock(t, func(lines []string) []ssmpeer.State {
-			return []ssmpeer.State{{Status: "Failed", Details: "Failed", Code: code, Stdout: played(lines, code, "x")}}
-		})
+	code := 0
+	_, m, _ := onClock(t, func(lines []string) []ssmpeer.State {
+		return []ssmpeer.State{{Status: "Failed", Details: "Failed", Code: code, Stdout: played(lines, code, "x")}}
+	})
+	for code = range 256 {
 		if o := m.try(t.Context(), script("true")); o.err != nil || o.ExitCode != code || o.stdout != "x" || o.Duration != 2500*time.Millisecond {
 			t.Errorf("%d: %+v", code, o)
 		}
