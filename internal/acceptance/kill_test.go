@@ -3,6 +3,7 @@
 package acceptance
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"net/http"
@@ -97,25 +98,33 @@ func TestKilledAtEveryRequest(t *testing.T) {
 					}
 					own := s.request(t)
 					cli := s.command(t.Context(), op.name, "-auto-approve", "-no-color")
-					hit := make(chan struct{})
+					var out bytes.Buffer
+					cli.Stdout, cli.Stderr = &out, &out
+					hit, started := make(chan struct{}), make(chan int, 1)
 					proxy.reset(n, func(_ http.ResponseWriter, forward func()) {
 						defer close(hit)
+						pid := <-started
 						if way.signal == syscall.SIGKILL {
-							s.killProvider(cli.Process.Pid)
+							s.killProvider(pid)
 						} else {
-							_ = syscall.Kill(cli.Process.Pid, syscall.SIGINT)
+							_ = syscall.Kill(pid, syscall.SIGINT)
 						}
 						forward() // the engine does what it was asked, although nobody waits for it any more
 					})
-					out, err := cli.CombinedOutput()
+					err := cli.Start()
+					if err != nil {
+						t.Fatal(err)
+					}
+					started <- cli.Process.Pid
+					err = cli.Wait()
 					step := proxy.step(n)
 					select {
 					case <-hit:
 					case <-time.After(time.Minute):
-						t.Fatalf("%s was not reached:\n%s", step, out)
+						t.Fatalf("%s was not reached:\n%s", step, out.String())
 					}
 					if way.signal == syscall.SIGKILL && err == nil && n != op.steps[len(op.steps)-1] {
-						t.Errorf("%s: the CLI tells of no error:\n%s", step, out)
+						t.Errorf("%s: the CLI tells of no error:\n%s", step, out.String())
 					}
 					proxy.reset(0, nil)
 					settle(t, s, proxy, own, step, way.signal == syscall.SIGINT)

@@ -400,9 +400,7 @@ func TestUsersOfRoot(t *testing.T) {
 		t.Error(err)
 	}
 	<-done
-	if all := processesOf(uid(a)); len(all) != 0 {
-		t.Errorf("left: %v", all)
-	}
+	workspacetest.Eventually(t, "no process of the sandbox's user is left", func() bool { return len(processesOf(uid(a))) == 0 })
 }
 
 func TestUsersAreNotGivenTwice(t *testing.T) {

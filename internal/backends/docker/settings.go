@@ -93,7 +93,6 @@ func providerSettings() []sandboxcore.Setting {
 
 func profileSettings() []sandboxcore.Setting {
 	return []sandboxcore.Setting{
-		attachSetting(),
 		{
 			Name: keyImage, Kind: sandboxcore.KindString, Default: defaultImage,
 			Description: "Image of the sandbox, for linux/amd64 or linux/arm64. Defaults to `" + defaultImage + "`. Neither a " +
@@ -104,6 +103,7 @@ func profileSettings() []sandboxcore.Setting {
 			Description: "Runtime of the engine that the sandbox runs with, for example `runsc`. Defaults to the engine's own default.",
 			Pattern:     `^[a-zA-Z0-9][a-zA-Z0-9_.+/-]*$`, PatternHint: "a runtime name as in `docker info`",
 		},
+		attachSetting(),
 		{
 			Name: keyPullPolicy, Kind: sandboxcore.KindString, Default: defaultPullPolicy,
 			OneOf: []string{pullAlways, pullMissing, pullNever}, Update: sandboxcore.UpdateRecorded,
