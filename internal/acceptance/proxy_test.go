@@ -162,13 +162,13 @@ func (p *engineProxy) seen() []string {
 	return append([]string(nil), p.requests...)
 }
 
-// turning gives the numbers of the requests since reset that change something, and of those that follow them.
-func (p *engineProxy) turning() []int {
+// turning gives the numbers of the requests since reset that change something, and, if asked, of those that follow them.
+func (p *engineProxy) turning(following bool) []int {
 	var out []int
 	changed := false
 	for i, r := range p.seen() {
 		changes := !strings.HasPrefix(r, http.MethodGet) && !strings.HasPrefix(r, http.MethodHead)
-		if changes || changed {
+		if changes || (following && changed) {
 			out = append(out, i+1)
 		}
 		changed = changes

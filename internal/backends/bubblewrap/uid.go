@@ -82,9 +82,14 @@ func eachProcess(f func(pid int, owner uint32)) {
 
 func isRoot() bool { return syscall.Geteuid() == 0 }
 
+// ownerOf reads whose process it is. One that has ended and that nobody has reaped yet is nobody's: it runs nothing, and
+// where PID 1 reaps no orphans, as in many containers, it stays for ever.
 func ownerOf(pid int) (uint32, bool) {
 	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
 	if err != nil {
+		return 0, false
+	}
+	if s := string(text); strings.Contains(s, "\nState:\tZ") && strings.Contains(s, "\nThreads:\t1\n") {
 		return 0, false
 	}
 	for line := range strings.SplitSeq(string(text), "\n") {
