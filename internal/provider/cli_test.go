@@ -310,7 +310,7 @@ func TestCLIUpgrade(t *testing.T) {
 		t.Skipf("no previous commit here: %v %s", err, out)
 	}
 	if err := buildProvider(source, old); err != nil {
-		t.Skipf("the previous commit does not build: %v", err)
+		t.Fatalf("the previous commit does not build: %v", err)
 	}
 	c.config(`resource "agentkernel_profile" "r" {
   name = "r"
