@@ -48,13 +48,14 @@ func newRunID() string {
 func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
 
 // prelude defines where the run lives and how its processes are found: by the mark in their environment, which children
-// inherit, and by their session. What changes both on purpose is not found.
+// inherit, and by their session. What changes both on purpose is not found. A pid is only ever taken from the name of a file:
+// what a process says of itself, its name above all, may hold anything, and status alone writes it on one line.
 func prelude(id string) string {
 	return `id=` + id + `; d=` + placePrefix + `$id; umask 077; p=none
 say() { printf '` + reportMark + ` %s %s\n' "$id" "$*"; }
 fail() { say fail "$@"; rm -rf "$d"; exit 1; }
-tree() { { grep -ls "AGENTKERNEL_[A-Z]*=$id" /proc/[0-9]*/environ 2>/dev/null | sed 's,^/proc/\([0-9]*\)/.*,\1,'
-cat /proc/[0-9]*/stat 2>/dev/null | sed -n 's/^\([0-9]*\) (.*) [^ZX] [0-9-]* [0-9-]* '"$p"' .*/\1/p'; } | sort -un; }
+tree() { { grep -ls "AGENTKERNEL_[A-Z]*=$id" /proc/[0-9]*/environ
+grep -Ls '^State:.[ZX]' $(grep -ls "^NSsid:.$p\([^0-9]\|\$\)" /proc/[0-9]*/status) /dev/null; } 2>/dev/null | sed -n 's,^/proc/\([0-9]*\)/.*,\1,p' | sort -un; }
 sweep() { for q in $(tree); do kill "-$1" "$q" 2>/dev/null; done; }
 end() { left=0; i=0; while l=$(tree); [ -n "$l" ]; do [ $i = 0 ] && left=$(echo "$l" | wc -l); i=$((i+1)); [ $i -gt 100 ] && break
 for q in $l; do kill -KILL "$q" 2>/dev/null; done; sleep 0.05 2>/dev/null || sleep 1; done; alive=0; [ -n "$l" ] && alive=$(echo "$l" | wc -l); left=$((left+0)); alive=$((alive+0)); }
@@ -80,7 +81,6 @@ type payload struct {
 // newPayload lays out a request. start is sh text that sets directory and environment and becomes the program.
 func newPayload(id, runAs string, req sandboxcore.RunRequest) (payload, error) {
 	var b strings.Builder
-	b.WriteString("step=$1\nAGENTKERNEL_RUN=" + id + "; export AGENTKERNEL_RUN\n")
 	if runAs != "" {
 		// runuser keeps the variables of root; sudo sets them itself, to the same.
 		fmt.Fprintf(&b, "USER=%s LOGNAME=%s HOME=$(getent passwd %s 2>/dev/null | cut -d: -f6); [ -n \"$HOME\" ] || HOME=/; export USER LOGNAME HOME\n", runAs, runAs, runAs)
@@ -103,6 +103,9 @@ func newPayload(id, runAs string, req sandboxcore.RunRequest) (payload, error) {
 	for _, k := range names {
 		fmt.Fprintf(&b, "%s=%s; export %s\n", k, quote(req.Env[k]), k)
 	}
+	// The mark goes last, so that no variable of the user takes its place. From here on no variable is read or set but it:
+	// the user may have given any name a value. The step stays "$1" and the program follows it.
+	b.WriteString("AGENTKERNEL_RUN=" + id + "; export AGENTKERNEL_RUN\n")
 	code := placePrefix + id + "/code"
 	argv := req.Argv
 	switch req.Kind {
@@ -116,17 +119,18 @@ func newPayload(id, runAs string, req sandboxcore.RunRequest) (payload, error) {
 			}
 		}
 		// As python -c would run it: __main__, sys.argv ["-c"], the current directory on sys.path.
-		b.WriteString("AGENTKERNEL_CODE=" + code + "; export AGENTKERNEL_CODE\npy=python3; command -v python3 >/dev/null 2>&1 || py=python\n")
-		fmt.Fprintf(&b, "set -- \"$py\" -c %s\n", quote(`exec(compile(open(__import__("os").environ.pop("AGENTKERNEL_CODE"),"rb").read(),"<string>","exec"))`))
+		b.WriteString("AGENTKERNEL_CODE=" + code + "; export AGENTKERNEL_CODE\n")
+		text := quote(`exec(compile(open(__import__("os").environ.pop("AGENTKERNEL_CODE"),"rb").read(),"<string>","exec"))`)
+		fmt.Fprintf(&b, "if command -v python3 >/dev/null 2>&1; then set -- \"$1\" python3 -c %s; else set -- \"$1\" python -c %s; fi\n", text, text)
 	}
 	if req.Kind != sandboxcore.RunCode {
 		words := make([]string, len(argv))
 		for i, a := range argv {
 			words[i] = quote(a)
 		}
-		b.WriteString("set -- " + strings.Join(words, " ") + "\n")
+		b.WriteString("set -- \"$1\" " + strings.Join(words, " ") + "\n")
 	}
-	b.WriteString("if [ \"$step\" = check ]; then command -v \"$1\" >/dev/null 2>&1 || exit 127; exit 0; fi\nunset step py\nexec \"$@\"\n")
+	b.WriteString("if [ \"$1\" = check ]; then command -v \"$2\" >/dev/null 2>&1 || exit 127; exit 0; fi\nshift\nexec \"$@\"\n")
 	p := payload{start: []byte(b.String()), code: req.Text, stdin: req.Stdin}
 	all := slices.Concat(p.start, p.code, p.stdin)
 	if len(all) > maxInput+16<<10 {
@@ -230,6 +234,6 @@ say done`, stream, stream, from, n, from+1, stream, n, stream, clean)}
 
 // endLines kill whatever is left of a run, remove its files and tell.
 func endLines(id string) []string {
-	return []string{prelude(id), `[ -f "$d/pid" ] && read -r p <"$d/pid"
+	return []string{prelude(id), `[ -f "$d/pid" ] && read -r p <"$d/pid"; case $p in ''|*[!0-9]*) p=none ;; esac
 end; rm -rf "$d"; say ended left $left alive $alive; say done`}
 }
