@@ -78,6 +78,16 @@ func TestAttachedEnvironment(t *testing.T) {
 	}
 }
 
+// TestAttachedIsolationWarning: what is said of an attached environment is not what holds for this machine.
+func TestAttachedIsolationWarning(t *testing.T) {
+	s := newServer(t, attachingFake(), config{})
+	_, d := s.ReadData(dProfile, attachedConfig(nil))
+	noErrors(t, d)
+	if w := d.Warnings(); !w.Has("No Isolation", `"p"`, "attached environment") || w.Has("this machine") || w.Has("memory of the provider") {
+		t.Errorf("warnings %v", w)
+	}
+}
+
 func TestAttachedEnvironmentGoneAndAway(t *testing.T) {
 	fake := attachingFake()
 	s := newServer(t, fake, config{})

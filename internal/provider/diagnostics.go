@@ -160,6 +160,10 @@ func runtimeWarning(profile, dimension, said string) diag.Diagnostic {
 }
 
 func isolationNoneWarning(p *sandboxcore.Profile) diag.Diagnostic {
+	if p.Environment == sandboxcore.EnvironmentAttached {
+		return diag.NewAttributeWarningDiagnostic(path.Root("type"), "No Isolation",
+			fmt.Sprintf("Code under the profile %q runs next to whatever else runs in the attached environment, and this provider promises no isolation there. Use it only for code that may reach all of that.", p.Name))
+	}
 	return diag.NewAttributeWarningDiagnostic(path.Root("type"), "No Isolation",
 		fmt.Sprintf("Code under the profile %q runs on this machine without any isolation (isolation = \"none\"): it can read and change whatever the user can who runs Terraform, the memory of the provider included. Use it only for code that you trust.", p.Name))
 }
