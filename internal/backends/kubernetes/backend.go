@@ -42,11 +42,14 @@ type timings struct {
 	gone      time.Duration // how long a removal may take beyond the pod's own grace
 	words     time.Duration // how long the reason of an end may take to be told
 	lost      time.Duration // how long an object whose creation was not answered is looked for
+	ping      time.Duration // between two signs of life asked of a server whose stream is read
+	patience  time.Duration // how long such a server may give none
 }
 
 func defaultTimings() timings {
 	return timings{
 		call: time.Minute, poll: 150 * time.Millisecond, listCache: 3 * time.Second, gone: 45 * time.Second, lost: 5 * time.Second, words: 10 * time.Second,
+		ping: 15 * time.Second, patience: 90 * time.Second,
 	}
 }
 

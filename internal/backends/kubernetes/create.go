@@ -110,7 +110,9 @@ func (b *building) createPod(ctx context.Context, c *client, pod *corev1.Pod) (*
 	}
 	var answered apierrors.APIStatus
 	if !asStatus(err, &answered) {
-		b.e.removeLost(ctx, pod.Namespace, pod.Name)
+		b.e.removeLost(ctx, pod.Namespace+"/"+pod.Name, func(ctx context.Context) error {
+			return b.e.own.kube.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{})
+		})
 	}
 	next := "Correct what the API server complains about."
 	if apierrors.IsNotFound(err) {
@@ -119,15 +121,15 @@ func (b *building) createPod(ctx context.Context, c *client, pod *corev1.Pod) (*
 	return nil, b.e.failure(call, err, sandboxcore.CodeProvision, attemptedCreate, "namespace "+pod.Namespace, next)
 }
 
-// removeLost removes the pod of a create call that was not answered. The server may go on with a request whose caller is
+// removeLost removes the object of a create call that was not answered. The server may go on with a request whose caller is
 // gone, so it is looked for a while.
-func (e *endpoint) removeLost(ctx context.Context, namespace, name string) {
+func (e *endpoint) removeLost(ctx context.Context, object string, remove func(context.Context) error) {
 	_ = sandboxcore.WithCleanup(ctx, func(ctx context.Context) error {
 		for until := time.Now().Add(e.timings.lost); ; {
-			err := e.own.kube.CoreV1().Pods(namespace).Delete(ctx, name, metav1.DeleteOptions{})
+			err := remove(ctx)
 			if err == nil || !time.Now().Before(until) || !pause(ctx, 250*time.Millisecond) {
 				if err != nil && !apierrors.IsNotFound(err) {
-					e.log.WarnContext(ctx, "it could not be checked whether a failed create left a pod", "pod", namespace+"/"+name, "error", err)
+					e.log.WarnContext(ctx, "it could not be checked whether a failed create left an object", "object", object, "error", err)
 				}
 				return nil
 			}

@@ -113,6 +113,21 @@ func TestPolicyThatNeverHoldsIsAnError(t *testing.T) {
 	refused(t, err, sandboxcore.CodeGone)
 }
 
+// Policies add up: another one that lets out anything, though not the address that is dialled, is noticed, too.
+func TestPolicyThatAnotherOpensIsAnError(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	manifest := t.TempDir() + "/some.yaml"
+	writeFile(t, manifest, "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: some}\n"+
+		"spec: {podSelector: {}, policyTypes: [Egress], egress: [{to: [{podSelector: {matchLabels: {app: target}}}]}]}\n")
+	c.kubectl(t, "apply", "-f", manifest)
+	told := ""
+	_, err := c.e.Create(t.Context(), request(c.profile(deny)), func(i sandboxcore.SandboxInfo) { told = i.NativeID })
+	refused(t, err, sandboxcore.CodeNetwork, "adds up", told)
+	_, err = c.e.Find(t.Context(), told, true)
+	refused(t, err, sandboxcore.CodeGone)
+}
+
 func TestMemoryLimitKills(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)

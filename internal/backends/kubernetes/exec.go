@@ -37,9 +37,6 @@ const (
 	messageBytes = 32 << 10
 	statusBytes  = 64 << 10
 	notesBytes   = 4 << 10
-	pingEvery    = 15 * time.Second
-	// patience is how long a server that is being read from may say nothing at all, not even that it is there.
-	patience = 90 * time.Second
 	// writeLimit is how long one message may take to be written.
 	writeLimit = 2 * time.Minute
 	// busyRetries is how often a server that asks to come back later is asked again.
@@ -139,7 +136,9 @@ func (e *endpoint) startWebSocket(ctx context.Context, c *client, at *url.URL) (
 	if err != nil {
 		return nil, err
 	}
-	w := &webSocket{conn: conn, done: make(chan struct{}), pinged: make(chan struct{})}
+	w := &webSocket{conn: conn, times: e.timings, done: make(chan struct{}), pinged: make(chan struct{})}
+	// A pong is a sign of life as good as a message: a run may be silent for as long as it likes.
+	conn.SetPongHandler(func(string) error { return conn.SetReadDeadline(time.Now().Add(e.timings.patience)) })
 	go w.ping()
 	return &process{Reader: w, Writer: w, closeStdin: w.closeStdin, close: w.close, status: w.ended, notes: w.said}, nil
 }
@@ -161,18 +160,19 @@ type webSocket struct {
 	once   sync.Once
 	done   chan struct{}
 	pinged chan struct{}
+	times  timings
 }
 
 func (w *webSocket) ping() {
 	defer close(w.pinged)
-	t := time.NewTicker(pingEvery)
+	t := time.NewTicker(w.times.ping)
 	defer t.Stop()
 	for {
 		select {
 		case <-w.done:
 			return
 		case <-t.C:
-			if w.conn.WriteControl(gorilla.PingMessage, nil, time.Now().Add(pingEvery)) != nil {
+			if w.conn.WriteControl(gorilla.PingMessage, nil, time.Now().Add(w.times.ping)) != nil {
 				return
 			}
 		}
@@ -182,6 +182,10 @@ func (w *webSocket) ping() {
 func (w *webSocket) Read(p []byte) (int, error) {
 	for {
 		if w.current != nil {
+			// The time that the reader took between two reads is not the server's.
+			if err := w.conn.SetReadDeadline(time.Now().Add(w.times.patience)); err != nil {
+				return 0, err
+			}
 			n, err := w.current.Read(p)
 			if err != nil {
 				w.current = nil
@@ -203,7 +207,7 @@ func (w *webSocket) Read(p []byte) (int, error) {
 
 // message takes the next message.
 func (w *webSocket) message() error {
-	if err := w.conn.SetReadDeadline(time.Now().Add(patience)); err != nil {
+	if err := w.conn.SetReadDeadline(time.Now().Add(w.times.patience)); err != nil {
 		return err
 	}
 	kind, r, err := w.conn.NextReader()

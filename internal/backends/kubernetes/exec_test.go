@@ -374,3 +374,14 @@ func TestUnreachable(t *testing.T) {
 		})
 	}
 }
+
+// A run that says nothing for longer than the patience with a silent server goes on: the server answers pings.
+func TestSilentRunGoesOn(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	s := c.create(t, c.profile())
+	c.e.timings.ping, c.e.timings.patience = 200*time.Millisecond, time.Second
+	if got := python(t.Context(), s, "import time;time.sleep(4);print('done')").ok(t); got != "done\n" {
+		t.Errorf("printed %q", got)
+	}
+}

@@ -178,8 +178,9 @@ func TestLifeTable(t *testing.T) {
 		if (c.gone == "") != (l.gone == "") || !strings.Contains(l.gone, c.gone) || l.dead != c.dead || (c.gone == "" && l.status != c.status) {
 			t.Errorf("%s: %+v", name, l)
 		}
-		if strings.ContainsRune(l.gone, 0x1b) {
-			t.Errorf("%s: control characters in %q", name, l.gone)
+		// What a container that has run wrote to its termination log is its code's own words, perhaps a secret.
+		if strings.ContainsRune(l.gone, 0x1b) || strings.Contains(l.gone, "bye") {
+			t.Errorf("%s: words of the code in %q", name, l.gone)
 		}
 	}
 }

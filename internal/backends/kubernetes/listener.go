@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/netip"
 	"strconv"
 	"time"
@@ -13,6 +14,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
@@ -92,6 +94,9 @@ func (b *building) seeClosed(ctx context.Context, s *sandbox) error {
 			Said: "The pod that should not be reachable has ended meanwhile.", Next: "Run the command again.", Err: err,
 		}
 	}
+	if err := b.onlyOurs(ctx, s); err != nil {
+		return err
+	}
 	if !b.closedFirst {
 		return nil
 	}
@@ -110,6 +115,36 @@ func (b *building) seeClosed(ctx context.Context, s *sandbox) error {
 		Said: fmt.Sprintf("It could not reach %s, which its policy allows, when create_timeout (%s) was over.", netip.AddrPortFrom(addr, listenerPort), b.o.createTimeout),
 		Next: "Look for other network policies of the namespace that select the sandbox.", Attribute: []string{"policy", "network_allow"},
 	})
+}
+
+// onlyOurs refuses a sandbox that another policy opens: what several policies let out adds up, and the listener shows that
+// only where the other one happens to let it through.
+func (b *building) onlyOurs(ctx context.Context, s *sandbox) error {
+	pod, err := b.e.getPod(ctx, s.namespace, s.pod)
+	if err != nil {
+		return err
+	}
+	call, cancel := withDeadline(ctx, b.e.timings.call)
+	defer cancel()
+	list, err := b.e.own.kube.NetworkingV1().NetworkPolicies(s.namespace).List(call, metav1.ListOptions{})
+	if err != nil {
+		return b.e.failure(call, err, sandboxcore.CodeProvision, "it could not be seen whether another network policy opens the sandbox", "namespace "+s.namespace, "Grant list on networkpolicies.")
+	}
+	for i := range list.Items {
+		np := &list.Items[i]
+		if np.Name == s.name || len(np.Spec.Egress) == 0 {
+			continue
+		}
+		if selector, err := metav1.LabelSelectorAsSelector(&np.Spec.PodSelector); err == nil && !selector.Matches(labels.Set(pod.Labels)) {
+			continue
+		}
+		return &sandboxcore.Error{
+			Code: sandboxcore.CodeNetwork, Attempted: "the sandbox was removed again: its network policy does not hold", Object: objectID(s.info.NativeID),
+			Said: fmt.Sprintf("The NetworkPolicy %s/%s selects it as well and lets something out, and what policies let out adds up. No code has run in it.", np.Namespace, np.Name),
+			Next: "Let that policy leave out pods with the label " + sandboxcore.MarkManaged + ", use a namespace without it, or use network_egress = \"allow\".", Attribute: []string{"kubernetes", keyNetworkPolicy},
+		}
+	}
+	return nil
 }
 
 // dial waits inside the sandbox until the listener can no longer, or can, be reached.
@@ -191,6 +226,9 @@ func (e *endpoint) removeListener(ctx context.Context, namespace, name string, u
 func (e *endpoint) startListener(ctx context.Context, l *listener, req sandboxcore.CreateRequest) (netip.Addr, error) {
 	e.sweepListeners(ctx, l.namespace)
 	profile := *req.Profile
+	// It needs no files of anybody, and a claim may be for one pod or one node only.
+	profile.Settings = maps.Clone(profile.Settings)
+	delete(profile.Settings, keyWorkspaceClaim)
 	cpu, memory := 0.05, int64(32)
 	profile.Policy = sandboxcore.Policy{NetworkEgress: sandboxcore.NetworkAllow, CPU: &cpu, MemoryMB: &memory}
 	b := &building{
@@ -252,7 +290,7 @@ func (e *endpoint) sweepListeners(ctx context.Context, namespace string) {
 		return
 	}
 	for i := range list.Items {
-		if p := &list.Items[i]; lifeOf(p).dead {
+		if p := &list.Items[i]; lifeOf(p).dead || time.Since(p.CreationTimestamp.Time) > 2*time.Duration(listenerLife)*time.Second {
 			e.removeListener(ctx, namespace, p.Name, p.UID)
 		}
 	}

@@ -83,7 +83,8 @@ func ended(pod *corev1.Pod) string {
 		} else if t.Reason != "" && t.Reason != "Error" && t.Reason != "Completed" {
 			text += " (" + t.Reason + ")"
 		}
-		if m := strings.TrimSpace(t.Message); m != "" {
+		// Of a container that has run, the message is what its own programs wrote to /dev/termination-log.
+		if m := strings.TrimSpace(t.Message); m != "" && (t.Reason == "StartError" || t.Reason == "ContainerCannotRun") {
 			text += ": " + strings.TrimSuffix(m, ".")
 		}
 		parts = append(parts, text)

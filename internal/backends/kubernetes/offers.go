@@ -65,6 +65,7 @@ func (e *endpoint) reviewRights(ctx context.Context, namespace string, o *sandbo
 		{"", "configmaps", "", "create"},
 		{"", "configmaps", "", "delete"},
 		{"networking.k8s.io", "networkpolicies", "", "create"},
+		{"networking.k8s.io", "networkpolicies", "", "list"},
 		{"networking.k8s.io", "networkpolicies", "", "patch"},
 		{"networking.k8s.io", "networkpolicies", "", "delete"},
 	} {
@@ -91,14 +92,14 @@ func (e *endpoint) reviewRights(ctx context.Context, namespace string, o *sandbo
 
 // probePolicy makes a pod that may reach another one and a pod that may not. Both halves count: where nothing can be
 // reached anyway, a policy that seems to hold proves nothing.
-func (e *endpoint) probePolicy(ctx context.Context, namespace string) error {
+func (e *endpoint) probePolicy(ctx context.Context, namespace string) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
 	open, err := e.probeSandbox(ctx, namespace, sandboxcore.NetworkAllow)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = sandboxcore.WithCleanup(ctx, open.Destroy) }()
+	defer func() { err = errors.Join(err, sandboxcore.WithCleanup(ctx, open.Destroy)) }()
 	p := probeProfile(e.config.probe.image, namespace, sandboxcore.NetworkDeny)
 	b := &building{e: e, req: sandboxcore.CreateRequest{Profile: p, Marks: probeMarks(p)}, o: optionsOf(p), deadline: time.Now().Add(optionsOf(p).createTimeout)}
 	if err := b.listen(ctx); err != nil {
@@ -140,7 +141,9 @@ func probeMarks(p *sandboxcore.Profile) sandboxcore.Marks {
 	if err != nil {
 		spec = "{}"
 	}
-	return sandboxcore.Marks{Name: "probe", Spec: spec, Created: time.Now().UTC(), Request: "probe-" + hex.EncodeToString(id[:])}
+	return sandboxcore.Marks{Name: "probe", Spec: spec, Created: time.Now().UTC(), Request: "probe-" + hex.EncodeToString(id[:]),
+		// It ends by itself if its provider does not live to remove it.
+		Args: sandboxcore.CreateArgs{MaxLifetime: "15m"}}
 }
 
 func (e *endpoint) probeSandbox(ctx context.Context, namespace string, egress sandboxcore.NetworkMode) (*sandbox, error) {

@@ -151,6 +151,10 @@ func (b *building) sandbox(ctx context.Context) (sandboxcore.ManagedSandbox, err
 	defer cancel()
 	created, err := resource.Create(call, object, metav1.CreateOptions{})
 	if err != nil {
+		var answered apierrors.APIStatus
+		if own, cerr := b.e.sandboxClient(b.e.own, api, b.o.namespace); cerr == nil && !asStatus(err, &answered) {
+			b.e.removeLost(ctx, b.o.namespace+"/"+object.GetName(), func(ctx context.Context) error { return own.Delete(ctx, object.GetName(), metav1.DeleteOptions{}) })
+		}
 		return nil, b.e.failure(call, err, sandboxcore.CodeProvision, attemptedCreate, "namespace "+b.o.namespace, "Correct what the API server complains about.")
 	}
 	s, err := b.e.managedSandbox(created, nil, api, b.identity)
