@@ -141,9 +141,11 @@ func probeMarks(p *sandboxcore.Profile) sandboxcore.Marks {
 	if err != nil {
 		spec = "{}"
 	}
-	return sandboxcore.Marks{Name: "probe", Spec: spec, Created: time.Now().UTC(), Request: "probe-" + hex.EncodeToString(id[:]),
+	return sandboxcore.Marks{
+		Name: "probe", Spec: spec, Created: time.Now().UTC(), Request: "probe-" + hex.EncodeToString(id[:]),
 		// It ends by itself if its provider does not live to remove it.
-		Args: sandboxcore.CreateArgs{MaxLifetime: "15m"}}
+		Args: sandboxcore.CreateArgs{MaxLifetime: "15m"},
+	}
 }
 
 func (e *endpoint) probeSandbox(ctx context.Context, namespace string, egress sandboxcore.NetworkMode) (*sandbox, error) {
