@@ -7,6 +7,7 @@ import (
 	"io"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/moby/moby/api/pkg/stdcopy"
@@ -22,17 +23,20 @@ const maxShellCode = 96 << 10
 const textVariable = "AGENTKERNEL_TEXT"
 
 // The first line of output says how it began: P and the process id, D for no directory, N for no program. The shell
-// becomes the program, so that the id is also that of the session and process group that the engine made for it.
+// becomes the program, so that the id is also that of the session and process group that the engine made for it. The text
+// goes through the positional parameters, because any variable may be one that the run was given.
 const (
 	shellStart = `if [ -n "$AGENTKERNEL_DIR" ]; then cd -- "$AGENTKERNEL_DIR" 2>/dev/null || { echo D; exit 125; }; fi; unset AGENTKERNEL_DIR; ` +
 		`command -v "$1" >/dev/null 2>&1 || { echo N; exit 127; }; echo "P$$"; `
 	shellBecome = shellStart + `exec "$@"`
-	shellScript = shellStart + `t=$` + textVariable + `; unset ` + textVariable + `; shift; eval "$t"`
+	shellScript = shellStart + `set -- "$` + textVariable + `"; unset ` + textVariable + `; eval "shift; $1"`
 	pythonText  = `exec(compile(__import__("os").environb.pop(b"` + textVariable + `"),"<string>","exec"))`
 	// shellKill ends the process group $1: TERM, after $2 seconds KILL. It tells whether something is alive.
 	shellKill = `kill -TERM "-$1" 2>/dev/null; i=0; while kill -0 "-$1" 2>/dev/null && [ $i -lt "$2" ]; do sleep 1; i=$((i+1)); done; ` +
 		`kill -KILL "-$1" 2>/dev/null; i=0; while kill -0 "-$1" 2>/dev/null && [ $i -lt 5 ]; do sleep 1; i=$((i+1)); done; ! kill -0 "-$1" 2>/dev/null`
 )
+
+const noticeCut = "The output did not end with the program, and its end may not have been brought back."
 
 // shell runs a request by the container's own sh, where no helper can be brought in.
 func (a *attached) shell(ctx context.Context, req sandboxcore.RunRequest, stdout, stderr io.Writer) (sandboxcore.RunResult, error) {
@@ -53,11 +57,12 @@ func (a *attached) shell(ctx context.Context, req sandboxcore.RunRequest, stdout
 	}
 	started := time.Now()
 	head := &firstLine{to: stdout}
+	from := &arriving{r: at.Reader}
 	copied := make(chan struct{})
 	go func() {
 		defer close(copied)
 		// How the run ended, only the engine can tell; a stream that breaks off shows there.
-		_, _ = stdcopy.StdCopy(head, orDiscard(stderr), at.Reader)
+		_, _ = stdcopy.StdCopy(head, orDiscard(stderr), from)
 	}()
 	sent := make(chan struct{})
 	go func() {
@@ -67,12 +72,16 @@ func (a *attached) shell(ctx context.Context, req sandboxcore.RunRequest, stdout
 		}
 	}()
 	defer func() { at.Close(); <-sent }()
-	end := a.await(ctx, created.ID, head, copied, req)
+	end := a.await(ctx, created.ID, head, from, copied, req)
 	at.Close()
 	if !end.drained {
 		<-copied
 	}
 	res := sandboxcore.RunResult{ExitCode: end.exit, Duration: time.Since(started)}
+	if end.cut {
+		// How much is not known.
+		res.Notice, res.StdoutLost, res.StderrLost = noticeCut, 1, 1
+	}
 	return res, a.shellError(req, end, head)
 }
 
@@ -123,13 +132,14 @@ type shellEnd struct {
 	ended   bool // the engine told the exit status
 	late    bool
 	dead    bool // the process group was seen to be gone
-	drained bool
+	drained bool // the output has ended
+	cut     bool // the output was given up, and some may be missing
 	err     error
 }
 
 // await waits for the program, its time, or ctx. The engine is asked, because a process that the program left behind may
 // hold its output open for ever.
-func (a *attached) await(ctx context.Context, exec string, head *firstLine, copied <-chan struct{}, req sandboxcore.RunRequest) shellEnd {
+func (a *attached) await(ctx context.Context, exec string, head *firstLine, from *arriving, copied <-chan struct{}, req sandboxcore.RunRequest) shellEnd {
 	var end shellEnd
 	timer := time.NewTimer(req.Timeout)
 	defer timer.Stop()
@@ -156,14 +166,58 @@ func (a *attached) await(ctx context.Context, exec string, head *firstLine, copi
 		end.dead = a.killGroup(ctx, head, req.Grace)
 	}
 	if !end.drained {
-		// What was written before the end is in the pipe.
-		select {
-		case <-copied:
-			end.drained = true
-		case <-time.After(2 * time.Second):
-		}
+		how := drain(ctx, copied, from, a.e.timings.drainStall, a.e.timings.drainMost)
+		end.drained = how == drainWhole
+		// A process that was meant to stay may hold the output open without a word.
+		end.cut = how == drainEndless || how == drainStalled && !req.KeepBackground
 	}
 	return end
+}
+
+// drainEnd is how the wait for the rest of the output ended.
+type drainEnd int
+
+const (
+	drainWhole   drainEnd = iota // the output ended
+	drainStalled                 // nothing came any more
+	drainEndless                 // something still came when the time for it was over
+)
+
+// drain waits for the rest of the output while it comes. Once ctx has ended, stall is all the time there is.
+func drain(ctx context.Context, copied <-chan struct{}, from *arriving, stall, most time.Duration) drainEnd {
+	start := time.Now()
+	seen, last := from.n.Load(), start
+	tick := time.NewTicker(max(stall/20, time.Millisecond))
+	defer tick.Stop()
+	for {
+		select {
+		case <-copied:
+			return drainWhole
+		case now := <-tick.C:
+			n := from.n.Load()
+			if n != seen {
+				seen, last = n, now
+			}
+			if now.Sub(last) >= stall {
+				return drainStalled
+			}
+			if took := now.Sub(start); took >= most || ctx.Err() != nil && took >= stall {
+				return drainEndless
+			}
+		}
+	}
+}
+
+// arriving counts what is read.
+type arriving struct {
+	r io.Reader
+	n atomic.Int64
+}
+
+func (a *arriving) Read(p []byte) (int, error) {
+	n, err := a.r.Read(p)
+	a.n.Add(int64(n))
+	return n, err
 }
 
 // exitOf asks the engine for the exit status. settle: the output has ended, so that the status is about to come.

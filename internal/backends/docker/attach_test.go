@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -208,6 +209,13 @@ func TestAttachedReadOnlyRoot(t *testing.T) {
 	if o.err != nil || o.ExitCode != 4 || o.stdout != "it's\nin" || o.stderr != "65534\n" {
 		t.Errorf("%+v", o)
 	}
+	// No name of the environment is one that the machinery uses itself.
+	o = run(sandboxcore.RunRequest{
+		Kind: sandboxcore.RunScript, Text: []byte("# Comment.\necho \"$t|$i|$pid|$#|${AGENTKERNEL_TEXT-none}\"; sh -c 'echo $t'"), Env: map[string]string{"t": "mine", "i": "1", "pid": "2"},
+	})
+	if o.err != nil || o.stdout != "mine|1|2|0|none\nmine\n" {
+		t.Errorf("%+v", o)
+	}
 	if o := run(sandboxcore.RunRequest{Kind: sandboxcore.RunCode, Language: "python", Text: []byte("import os; print(__name__, os.getcwd(), 'AGENTKERNEL_TEXT' in os.environ)")}); o.err != nil || o.stdout != "__main__ /var/tmp False\n" {
 		t.Errorf("%+v", o)
 	}
@@ -224,13 +232,116 @@ func TestAttachedReadOnlyRoot(t *testing.T) {
 		t.Errorf("%q", o.stdout)
 	}
 	// A process that holds the output does not hold up the result, and ends with the run.
-	if o = run(sandboxcore.RunRequest{Kind: sandboxcore.RunScript, Text: []byte("sleep 67 & echo done")}); o.err != nil || o.stdout != "done\n" || o.Duration > 20*time.Second {
+	if o = run(sandboxcore.RunRequest{Kind: sandboxcore.RunScript, Text: []byte("sleep 67 & echo done")}); o.err != nil || o.stdout != "done\n" || o.Duration > 20*time.Second || o.Notice != "" || o.StdoutLost != 0 {
 		t.Errorf("%+v", o)
 	}
 	// Zombies do not count: reaping is the business of the container's own first process.
 	const sleepers = `for p in /proc/[0-9]*; do read -r pid name state rest <"$p/stat" 2>/dev/null && [ "$name" = "(sleep)" ] && [ "$state" != Z ] && tr '\0' ' ' <"$p/cmdline"; done; true`
 	if out := run(sandboxcore.RunRequest{Kind: sandboxcore.RunScript, Text: []byte(sleepers)}).stdout; strings.Contains(out, "sleep 6") {
 		t.Errorf("processes are left: %s", out)
+	}
+}
+
+// slowWriter takes its time for its first bytes and for each.
+type slowWriter struct {
+	first, each time.Duration
+	n           int
+}
+
+func (w *slowWriter) Write(p []byte) (int, error) {
+	time.Sleep(w.first + time.Duration(len(p))*w.each)
+	w.first, w.n = 0, w.n+len(p)
+	return len(p), nil
+}
+
+// TestAttachedReadOnlyRootOutput: output that is under way when the program ends arrives, and what may be missing is told.
+func TestAttachedReadOnlyRootOutput(t *testing.T) {
+	e := engine(t)
+	id := somebodys(t, e, func(_ *container.Config, h *container.HostConfig) { h.ReadonlyRootfs = true })
+	a := attachIt(t, e, attachedProfile(id))
+	usual := e.timings
+	for name, test := range map[string]struct {
+		size       string
+		w          slowWriter
+		stall, all time.Duration // 0: as usual
+		keep, cut  bool
+	}{
+		"slow":             {size: "400000", w: slowWriter{each: 20 * time.Microsecond}},
+		"too slow":         {size: "400000", w: slowWriter{each: 20 * time.Microsecond}, all: 500 * time.Millisecond, cut: true},
+		"stalled":          {size: "100000", w: slowWriter{first: 3 * time.Second}, stall: 300 * time.Millisecond, cut: true},
+		"stalled, to stay": {size: "100000", w: slowWriter{first: 3 * time.Second}, stall: 300 * time.Millisecond, keep: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e.timings = usual
+			if test.stall > 0 {
+				e.timings.drainStall = test.stall
+			}
+			if test.all > 0 {
+				e.timings.drainMost = test.all
+			}
+			w := test.w
+			res, err := a.Run(t.Context(), sandboxcore.RunRequest{
+				Kind: sandboxcore.RunScript, Text: []byte("head -c " + test.size + " /dev/zero"), Timeout: time.Minute, KeepBackground: test.keep,
+			}, &w, nil)
+			notice, lost := "", int64(0)
+			if test.cut {
+				notice, lost = noticeCut, 1
+			}
+			if err != nil || res.ExitCode != 0 || res.Notice != notice || res.StdoutLost != lost || res.StderrLost != lost {
+				t.Errorf("%+v, %v", res, err)
+			}
+			if test.stall+test.all == 0 && strconv.Itoa(w.n) != test.size {
+				t.Errorf("%d bytes", w.n)
+			}
+		})
+	}
+	e.timings = usual
+	// Who left the process group holds the output; some engines end it, and then all of it is there.
+	o := execute(t.Context(), a, sandboxcore.RunRequest{Kind: sandboxcore.RunScript, Text: []byte("setsid sleep 68 & sleep 1; echo done")})
+	if o.err != nil || o.stdout != "done\n" || o.Duration > 20*time.Second || (o.Notice == noticeCut) != (o.StdoutLost == 1) {
+		t.Errorf("%+v", o)
+	}
+}
+
+// TestAttachedDrain: output is waited for as long as it comes, and no longer than is bounded.
+func TestAttachedDrain(t *testing.T) {
+	open, ended := make(chan struct{}), make(chan struct{})
+	close(ended)
+	var still, coming arriving
+	stop := make(chan struct{})
+	defer close(stop)
+	go func() {
+		for {
+			select {
+			case <-stop:
+				return
+			case <-time.After(10 * time.Millisecond):
+				coming.n.Add(1)
+			}
+		}
+	}()
+	cancelled, cancel := context.WithCancel(t.Context())
+	cancel()
+	const stall, most = 300 * time.Millisecond, 900 * time.Millisecond
+	for name, test := range map[string]struct {
+		ctx      context.Context
+		copied   chan struct{}
+		from     *arriving
+		want     drainEnd
+		min, max time.Duration
+	}{
+		"ended":     {t.Context(), ended, &still, drainWhole, 0, stall},
+		"stalled":   {t.Context(), open, &still, drainStalled, stall, most},
+		"endless":   {t.Context(), open, &coming, drainEndless, most, time.Minute},
+		"cancelled": {cancelled, open, &coming, drainEndless, stall, most},
+	} {
+		t.Run(name, func(t *testing.T) {
+			from := time.Now()
+			got := drain(test.ctx, test.copied, test.from, stall, most)
+			if took := time.Since(from); got != test.want || took < test.min || took > test.max {
+				t.Errorf("%d after %s", got, took)
+			}
+		})
 	}
 }
 

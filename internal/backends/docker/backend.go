@@ -43,12 +43,15 @@ type timings struct {
 	listCache time.Duration // how long one listing serves a refresh
 	gone      time.Duration // how long a removal may take to become true
 	lost      time.Duration // how long an object whose creation was not answered is looked for
+	// Output that is under way when a run by an attached container's shell ends is waited for while it comes: drainStall
+	// without a byte ends the wait, and so does drainMost, because a process that was left behind may write for ever.
+	drainStall, drainMost time.Duration
 }
 
 func defaultTimings() timings {
 	return timings{
 		connect: 20 * time.Second, call: 2 * time.Minute, pullIdle: 5 * time.Minute, listCache: 3 * time.Second,
-		gone: 30 * time.Second, lost: 5 * time.Second,
+		gone: 30 * time.Second, lost: 5 * time.Second, drainStall: 2 * time.Second, drainMost: time.Minute,
 	}
 }
 
