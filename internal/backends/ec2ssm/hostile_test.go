@@ -73,7 +73,7 @@ func TestNameOfAProcess(t *testing.T) {
 	go func() { ended <- victim.Wait() }()
 	defer func() {
 		_ = victim.Process.Kill()
-		<-ended
+		_ = <-ended
 	}()
 	ready := filepath.Join(t.TempDir(), "ready")
 	// One that has lost its mark is found by its session. The name is all that a process can choose freely of what /proc says of it.

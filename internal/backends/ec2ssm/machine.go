@@ -91,13 +91,17 @@ func (m *machine) Run(ctx context.Context, req sandboxcore.RunRequest, stdout, s
 	if err := m.ready(); err != nil {
 		return sandboxcore.RunResult{}, err
 	}
-	id, runAs := m.e.newID(), m.runAs(ctx)
+	runAs, err := m.runAs(ctx)
+	if err != nil {
+		return sandboxcore.RunResult{}, err
+	}
+	id := m.e.newID()
 	load, err := newPayload(id, runAs, req)
 	if err != nil {
 		return sandboxcore.RunResult{}, m.named(err)
 	}
 	ahead, rest := load.uploads(id)
-	for i, lines := range ahead {
+	for _, lines := range ahead {
 		r, err := m.exchange(ctx, id, sending{attempted: "the run could not be brought to the machine", lines: lines, execution: overhead})
 		if err == nil {
 			err = m.refused(r, runAs)
@@ -106,10 +110,8 @@ func (m *machine) Run(ctx context.Context, req sandboxcore.RunRequest, stdout, s
 			err = m.unknown(attemptedRun, "the machine gave an answer that does not fit.", nil)
 		}
 		if err != nil {
-			// The run itself was never sent.
-			if i > 0 || sandboxcore.IsCode(err, sandboxcore.CodeUnknownOutcome) || ctx.Err() != nil {
-				_ = m.end(ctx, id, "")
-			}
+			// The run itself was never sent. Whatever came of this piece, nothing of it stays.
+			_ = m.end(ctx, id, "")
 			return sandboxcore.RunResult{}, m.interrupted(ctx, err, true, false)
 		}
 	}
@@ -118,17 +120,18 @@ func (m *machine) Run(ctx context.Context, req sandboxcore.RunRequest, stdout, s
 		// Delivery counts apart from the run's own time, which begins on the machine.
 		delivery: min(req.Timeout, time.Minute), execution: req.Timeout + req.Grace + overhead, s3: m.options.s3,
 	}
-	return m.run(ctx, id, runAs, s, req, stdout, stderr)
+	return m.run(ctx, id, runAs, len(ahead) > 0, s, req, stdout, stderr)
 }
 
-func (m *machine) run(ctx context.Context, id, runAs string, s sending, req sandboxcore.RunRequest, stdout, stderr io.Writer) (sandboxcore.RunResult, error) {
+// run sends the run itself. ahead: parts of what it carries are on the machine already.
+func (m *machine) run(ctx context.Context, id, runAs string, ahead bool, s sending, req sandboxcore.RunRequest, stdout, stderr io.Writer) (sandboxcore.RunResult, error) {
 	command, sent, err := m.send(ctx, s)
 	if err != nil {
-		confirmed := !sent
-		if sent {
-			confirmed = m.end(ctx, id, "") == nil
+		if sent || ahead {
+			_ = m.end(ctx, id, "")
 		}
-		return sandboxcore.RunResult{}, m.interrupted(ctx, err, !sent, confirmed)
+		// Without the id of the command it cannot be cancelled: it may still start later.
+		return sandboxcore.RunResult{}, m.interrupted(ctx, err, !sent, !sent)
 	}
 	e, err := m.wait(ctx, command, s)
 	if err != nil {
@@ -138,7 +141,11 @@ func (m *machine) run(ctx context.Context, id, runAs string, s sending, req sand
 	r, err := m.report(ctx, id, e, s)
 	if err != nil {
 		judged := m.judge(attemptedRun, e, s)
-		if !e.nothingRan() {
+		if e.nothingRan() {
+			if ahead {
+				_ = m.end(ctx, id, "")
+			}
+		} else {
 			judged.Err = err
 			if errors.Is(err, errNoReport) {
 				judged.Err = nil
@@ -156,7 +163,11 @@ func (m *machine) run(ctx context.Context, id, runAs string, s sending, req sand
 	}
 	res := sandboxcore.RunResult{ExitCode: int(r.number["exit"]), Duration: r.took, LeftoversKilled: int(r.number["left"])}
 	if err := m.output(ctx, id, r, &res, stdout, stderr); err != nil {
-		_ = m.end(ctx, id, "")
+		if req.KeepBackground {
+			m.cleanPage(ctx, id)
+		} else {
+			_ = m.end(ctx, id, "")
+		}
 		return res, err
 	}
 	if r.number["late"] == 1 {
@@ -181,12 +192,25 @@ func confirmation(dead bool) string {
 
 func joinNotices(a, b string) string { return strings.TrimSpace(a + " " + b) }
 
-// runAs is the user of the machine that the principal names.
-func (m *machine) runAs(ctx context.Context) string {
-	if who, ok := sandboxcore.PrincipalOf(ctx); ok && who.EC2SSM != nil && runAsPattern.MatchString(who.EC2SSM.RunAs) {
-		return who.EC2SSM.RunAs
+// runAs is the user of the machine that the principal names; empty: that of the agent. A name that does not fit is an error,
+// because the agent's user is root.
+func (m *machine) runAs(ctx context.Context) (string, error) {
+	who, _ := sandboxcore.PrincipalOf(ctx)
+	return m.userOf(who)
+}
+
+func (m *machine) userOf(who sandboxcore.Principal) (string, error) {
+	if who.EC2SSM == nil || who.EC2SSM.RunAs == "" {
+		return "", nil
 	}
-	return ""
+	if name := who.EC2SSM.RunAs; !runAsPattern.MatchString(name) {
+		return "", &sandboxcore.Error{
+			Code: sandboxcore.CodeIdentity, Attempted: "the run was refused before anything was sent", Object: m.object,
+			Said: fmt.Sprintf("%q is no name of a user.", sandboxcore.Printable(name)),
+			Next: "Use letters, digits, _, . and -, starting with a letter or _, at most 32.", Attribute: []string{"principal", "ec2_ssm", "run_as"},
+		}
+	}
+	return who.EC2SSM.RunAs, nil
 }
 
 func (m *machine) named(err error) error {
@@ -228,12 +252,13 @@ func (m *machine) interrupted(ctx context.Context, err error, nothing, dead bool
 }
 
 // end cancels a command and kills, on the machine, whatever is left of its run, also when ctx has ended. It gives nil only
-// when the machine confirmed that nothing is alive. CancelCommand alone is a request: it ends the script, not its children.
+// when the machine confirmed that nothing is alive and the command, if one is named, was cancelled: else it could start after
+// the machine answered. CancelCommand alone is a request: it ends the script, not its children.
 func (m *machine) end(ctx context.Context, id, command string) error {
 	return sandboxcore.WithCleanup(ctx, func(ctx context.Context) error {
+		var cancelled error
 		if command != "" {
-			// A command that has ended already, or is not known, cannot be cancelled: what counts is the answer of the machine.
-			_ = m.e.retry(ctx, func(ctx context.Context) error {
+			cancelled = m.e.retry(ctx, func(ctx context.Context) error {
 				_, err := m.client.ssm.CancelCommand(ctx, &ssm.CancelCommandInput{CommandId: &command, InstanceIds: []string{m.options.target}})
 				return err
 			})
@@ -245,7 +270,7 @@ func (m *machine) end(ctx context.Context, id, command string) error {
 		if r.word != "ended" || r.number["alive"] != 0 {
 			return errors.New("the machine did not confirm it")
 		}
-		return nil
+		return cancelled
 	})
 }
 

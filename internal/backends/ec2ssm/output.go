@@ -111,7 +111,8 @@ func (m *machine) get(ctx context.Context, address, region string) (string, erro
 }
 
 // output writes what the report holds of both streams, and brings back more of them by further commands up to a limit.
-// What is left out is counted, never hidden.
+// What is left out is counted, never hidden. A further command that fails takes nothing away from what is known of the end
+// of the run.
 func (m *machine) output(ctx context.Context, id string, r *report, res *sandboxcore.RunResult, stdout, stderr io.Writer) error {
 	type stream struct {
 		name  string
@@ -138,28 +139,57 @@ func (m *machine) output(ctx context.Context, id string, r *report, res *sandbox
 	}
 	// The machine keeps the files only as long as something of them is missing here.
 	left := streams[0].have < streams[0].total || streams[1].have < streams[1].total
-	paged := pages > 0
+	var failed error
 	for _, s := range streams {
-		for s.have < min(s.total, mostPaged) {
+		for failed == nil && s.have < min(s.total, mostPaged) {
 			n := min(pageBytes, min(s.total, mostPaged)-s.have)
 			pages--
 			part, err := m.page(ctx, id, s.name, s.have, n, pages == 0)
 			if err != nil {
-				return err
+				failed = err
+				break
 			}
 			if err := writeAll(s.w, part); err != nil {
 				return err
 			}
 			s.have += int64(len(part))
+			left = left && (pages > 0)
 		}
-		if *s.lost = s.total - s.have; *s.lost > 0 {
-			res.Notice = joinNotices(res.Notice, fmt.Sprintf("%d of %d bytes of std%s were not brought back: Systems Manager keeps little of a command's output. Set output_s3 for all of it.", *s.lost, s.total, s.name))
-		}
+		*s.lost = s.total - s.have
 	}
-	if left && !paged {
-		_ = m.end(ctx, id, "")
+	if failed != nil {
+		said := failed.Error()
+		if own, ok := errors.AsType[*sandboxcore.Error](failed); ok {
+			said = own.Said
+		}
+		res.Notice = joinNotices(res.Notice, "Output could not be brought back whole: "+said)
+	}
+	for _, s := range streams {
+		if *s.lost == 0 {
+			continue
+		}
+		why := "."
+		switch {
+		case failed != nil:
+		case m.options.s3 == nil:
+			why = ": Systems Manager keeps little of a command's output. Set output_s3 for all of it."
+		default:
+			why = fmt.Sprintf(": at most %d MiB of both streams go through a bucket.", wholeBytes>>20)
+		}
+		res.Notice = joinNotices(res.Notice, fmt.Sprintf("%d of %d bytes of std%s were not brought back%s", *s.lost, s.total, s.name, why))
+	}
+	if left {
+		m.cleanPage(ctx, id)
 	}
 	return nil
+}
+
+// cleanPage removes what a run that has ended left on the machine, and touches no process: what was to run on does.
+func (m *machine) cleanPage(ctx context.Context, id string) {
+	_ = sandboxcore.WithCleanup(ctx, func(ctx context.Context) error {
+		_, err := m.page(ctx, id, "out", 0, 0, true)
+		return err
+	})
 }
 
 // page brings back one part of a stream.
