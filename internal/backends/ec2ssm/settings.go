@@ -86,7 +86,7 @@ func profileSettings() []sandboxcore.Setting {
 		},
 		{
 			Name: keyOutputS3, Kind: sandboxcore.KindObject,
-			Description: "Bucket through which output comes back, up to 40 MiB of both streams together. The machine needs `s3:PutObject` there, the provider `s3:GetObject`. Without it, output beyond what Systems Manager keeps (24,000 characters) is fetched by further commands up to 480 KiB per stream, and what is beyond that is left out and counted.",
+			Description: "Bucket through which output comes back, up to 40 MiB of both streams together. The machine needs `s3:PutObject` there, the provider `s3:GetObject`. Without it, output beyond what Systems Manager keeps (24,000 characters) is fetched by further commands up to 480 KiB per stream, and what is beyond that is left out and counted. Objects in the bucket hold the output as it is, secrets included, and are never removed: give the bucket a lifecycle rule.",
 			Fields: []sandboxcore.Setting{
 				{Name: keyBucket, Kind: sandboxcore.KindString, Pattern: `^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$`, PatternHint: "the name of a bucket", Description: "Bucket. Required."},
 				{Name: keyPrefix, Kind: sandboxcore.KindString, Pattern: `^[\w!.*'()/-]{1,500}$`, PatternHint: "1 to 500 characters that need no escaping in a key", Description: "Prefix of the keys."},
