@@ -2,7 +2,6 @@ package sandboxcore
 
 import (
 	"context"
-	"slices"
 	"time"
 )
 
@@ -17,5 +16,3 @@ func WithCleanup(ctx context.Context, fn func(context.Context) error) error {
 	defer cancel()
 	return fn(detached)
 }
-
-func sortCodes(c []Code) { slices.Sort(c) }

@@ -3,6 +3,8 @@ package sandboxcore
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -85,12 +87,7 @@ func (c Code) Title() string {
 
 // Codes lists every code of this package, for documentation and tests.
 func Codes() []Code {
-	out := make([]Code, 0, len(codeTitles))
-	for c := range codeTitles {
-		out = append(out, c)
-	}
-	sortCodes(out)
-	return out
+	return slices.Sorted(maps.Keys(codeTitles))
 }
 
 // Error is what a user sees: what was attempted, on which object, what the backend said, what to do next.
