@@ -92,6 +92,13 @@ type PlacingEndpoint interface {
 	IdentityFor(ctx context.Context, p *Profile) (string, error)
 }
 
+// LiveReader is an Endpoint whose objects keep the marks that they were made with, so that their spec no longer says what
+// Update changed since.
+type LiveReader interface {
+	// ReadLive sets the live fields of p, the profile in the marks of a sandbox, to what holds for the sandbox now.
+	ReadLive(ctx context.Context, nativeID string, p *Profile) error
+}
+
 // Environment is a place where code can run. It is what managed and attached handles have in common; it has no
 // method that could end, start or stop the environment.
 type Environment interface {
@@ -105,6 +112,14 @@ type Environment interface {
 	WriteFile(ctx context.Context, path string, content []byte, mode fs.FileMode) error
 	// RemoveFile removes a file; absent is success.
 	RemoveFile(ctx context.Context, path string) error
+}
+
+// LongFinisher is an Environment to which a run may need more time beside its own than the engine grants by itself: what it
+// carries goes there in many pieces, or its output comes back in many.
+type LongFinisher interface {
+	// FinishTime is the most that bringing req there, confirming its end and bringing its output back may take, req.Timeout
+	// and req.Grace not counted. The engine gives the run up after that.
+	FinishTime(req RunRequest) time.Duration
 }
 
 // ManagedSandbox is the handle of a sandbox that carries our marks.

@@ -23,7 +23,7 @@ const (
 	MaxCodeBytes = 64 << 20
 
 	// runGrace is between TERM and KILL; runMargin is what a backend may take on top of timeout and grace (starting a
-	// stopped sandbox, confirming the kill) before the engine gives it up.
+	// stopped sandbox, confirming the kill) before the engine gives it up, unless it says that it needs more (LongFinisher).
 	runGrace  = 2 * time.Second
 	runMargin = time.Minute
 	tailBytes = 2048
@@ -380,12 +380,18 @@ func (e *Engine) runIn(ctx context.Context, where Environment, p *Profile, req E
 	}
 	out, errOut := NewCapture(limit), NewCapture(limit)
 	ro, re := redactor.Writer(req.tee(out, false)), redactor.Writer(req.tee(errOut, true))
-	ctx, cancel := context.WithTimeout(ctx, timeout+runGrace+runMargin)
-	defer cancel()
-	res, err := where.Run(ctx, RunRequest{
+	run := RunRequest{
 		Kind: req.Kind, Argv: req.Argv, Language: req.Language, Text: req.Text, Env: env, Stdin: req.Stdin,
 		WorkingDirectory: req.WorkingDirectory, Timeout: timeout, Grace: runGrace, KeepBackground: req.KeepBackground,
-	}, ro, re)
+	}
+	margin := runMargin
+	if long, ok := where.(LongFinisher); ok {
+		margin = max(margin, long.FinishTime(run))
+	}
+	// Only the run is under this deadline: the files that it left have one of their own.
+	running, cancel := context.WithTimeout(ctx, timeout+runGrace+margin)
+	defer cancel()
+	res, err := where.Run(running, run, ro, re)
 	err = errors.Join(err, ro.Close(), re.Close())
 	result.Stdout, result.Stderr = out.Stream().without(res.StdoutLost), errOut.Stream().without(res.StderrLost)
 	result.Duration, result.Notice = res.Duration, res.Notice
@@ -451,7 +457,9 @@ func collectFiles(ctx context.Context, where Environment, files []string, redact
 		bad := func(said, next string, err error) error {
 			return &Error{Code: CodeValue, Attempted: "an output file could not be taken", Object: Printable(name), Said: said, Next: next, Attribute: []string{"output_files"}, Err: err}
 		}
-		content, _, err := where.ReadFile(ctx, name, MaxOutputFileBytes)
+		call, cancel := context.WithTimeout(ctx, fileTimeout)
+		content, _, err := where.ReadFile(call, name, MaxOutputFileBytes)
+		cancel()
 		var coded *Error
 		switch {
 		case errors.Is(err, fs.ErrNotExist):

@@ -4,7 +4,6 @@ import (
 	"context"
 	"io"
 	"net/http"
-	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
@@ -49,7 +48,8 @@ func readConfig(s sandboxcore.Settings) (awsConfig, error) {
 
 // load reads the configuration of the AWS tools as far as the provider configuration leaves something to it.
 func (c awsConfig) load(ctx context.Context) (aws.Config, error) {
-	client := awshttp.NewBuildableClient().WithTimeout(time.Minute)
+	// Every call has a deadline of its own; the longest is that of a bucket.
+	client := awshttp.NewBuildableClient().WithTimeout(bucketTime)
 	options := []func(*config.LoadOptions) error{
 		config.WithHTTPClient(client),
 		// The SDK's own warnings would go to standard error, past Terraform's log.

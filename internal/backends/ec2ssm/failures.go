@@ -56,10 +56,15 @@ func isServerFault(err error) bool {
 	return ok && r.HTTPStatusCode() >= http.StatusInternalServerError
 }
 
-// retry makes a call that changes nothing, a few times if it has to.
+// retry makes a call that changes nothing, a few times if it has to, each time under the deadline of a call.
 func (e *endpoint) retry(ctx context.Context, call func(context.Context) error) error {
+	return e.again(ctx, func(ctx context.Context) error { return e.once(ctx, call) })
+}
+
+// again is retry under no deadline but that of ctx.
+func (e *endpoint) again(ctx context.Context, call func(context.Context) error) error {
 	for attempt, wait := 1, e.timings.pollFirst; ; attempt, wait = attempt+1, 2*wait {
-		err := e.once(ctx, call)
+		err := call(ctx)
 		if err == nil || attempt == 4 || !isPassing(ctx, err) {
 			return err
 		}

@@ -28,7 +28,31 @@ type machine struct {
 	info    types.InstanceInformation
 }
 
-var _ sandboxcore.AttachedEnvironment = (*machine)(nil)
+var (
+	_ sandboxcore.AttachedEnvironment = (*machine)(nil)
+	_ sandboxcore.LongFinisher        = (*machine)(nil)
+)
+
+// slowCommand is what one command may take where Systems Manager is slow, on the average of many. It takes about a second
+// where it is not.
+const slowCommand = 20 * time.Second
+
+// FinishTime is the time of all commands beside the run: those that carry it and those that bring its output back.
+func (m *machine) FinishTime(req sandboxcore.RunRequest) time.Duration {
+	carried := len(req.Text) + len(req.Stdin)
+	for k, v := range req.Env {
+		carried += len(k) + len(v)
+	}
+	commands := carried*4/3/chunkBytes + 1
+	back := time.Duration(2*(mostPaged/pageBytes+1)) * slowCommand
+	if m.options.s3 != nil {
+		back = bucketTime
+	}
+	return time.Duration(commands)*slowCommand + max(delivery(req), m.e.timings.delivery) + overhead + back
+}
+
+// delivery is how long a run may take to reach the machine. Its own time begins there.
+func delivery(req sandboxcore.RunRequest) time.Duration { return min(req.Timeout, time.Minute) }
 
 // NativeID is the id of the instance or managed node.
 func (m *machine) NativeID() string { return m.options.target }
@@ -117,8 +141,7 @@ func (m *machine) Run(ctx context.Context, req sandboxcore.RunRequest, stdout, s
 	}
 	s := sending{
 		attempted: attemptedRun, lines: load.runLines(id, runAs, rest, len(ahead) > 0, m.options.s3 != nil, req),
-		// Delivery counts apart from the run's own time, which begins on the machine.
-		delivery: min(req.Timeout, time.Minute), execution: req.Timeout + req.Grace + overhead, s3: m.options.s3,
+		delivery: delivery(req), execution: req.Timeout + req.Grace + overhead, s3: m.options.s3,
 	}
 	return m.run(ctx, id, runAs, len(ahead) > 0, s, req, stdout, stderr)
 }

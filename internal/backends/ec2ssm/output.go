@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	v4 "github.com/aws/aws-sdk-go-v2/aws/signer/v4"
@@ -19,6 +20,9 @@ import (
 
 // maxS3Output bounds what is read of a command's output in S3: wholeBytes as base64, with a frame.
 const maxS3Output = 64 << 20
+
+// bucketTime is how long reading a command's output out of a bucket may take, repeated attempts included.
+const bucketTime = 5 * time.Minute
 
 // report gives the report of a run: out of SSM's own answer when it is whole there (24,000 characters at most), else out
 // of the bucket.
@@ -60,8 +64,11 @@ func (m *machine) fromBucket(ctx context.Context, from string, where *s3Output) 
 		}
 		base = "https://s3." + region + "." + suffix
 	}
+	// Tens of megabytes take longer than a call has.
+	ctx, cancel := context.WithTimeout(ctx, bucketTime)
+	defer cancel()
 	var text string
-	err = m.e.retry(ctx, func(ctx context.Context) (err error) {
+	err = m.e.again(ctx, func(ctx context.Context) (err error) {
 		text, err = m.get(ctx, base+"/"+where.bucket+"/"+key, region)
 		return err
 	})

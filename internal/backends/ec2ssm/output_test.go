@@ -3,10 +3,15 @@
 package ec2ssm
 
 import (
+	"context"
+	"encoding/base64"
+	"fmt"
 	"os/exec"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/agentkernel/terraform-provider-agentkernel/internal/sandboxcore"
 	"github.com/agentkernel/terraform-provider-agentkernel/internal/ssmpeer"
@@ -174,5 +179,57 @@ func TestRunAsIsNeverDropped(t *testing.T) {
 		if user != "" {
 			t.Errorf("%q became %q", name, user)
 		}
+	}
+}
+
+// lateClock is a fake clock whose sleepers notice that a deadline has passed on it.
+type lateClock struct{ *fakeClock }
+
+func (c lateClock) Sleep(ctx context.Context, d time.Duration) error {
+	_ = c.fakeClock.Sleep(ctx, d)
+	if end, ok := ctx.Deadline(); ok && c.Now().After(end) {
+		return context.DeadlineExceeded
+	}
+	return ctx.Err()
+}
+
+var pageLine = regexp.MustCompile(`(?m)^say page out (\d+) (\d+)$`)
+
+// TestSlowService: all of the output that is promised comes back, also where every command takes its time.
+func TestSlowService(t *testing.T) {
+	clock := lateClock{newFakeClock()}
+	p := newPlace(t, func(b *backend) { b.clock, b.timings = clock, defaultTimings() })
+	p.machine.Script = func(lines []string) []ssmpeer.State {
+		text := strings.Join(lines, "\n")
+		id := idLine.FindStringSubmatch(text)[1]
+		say := reportMark + " " + id + " "
+		answer := func(head string, n int) string {
+			return say + head + "\n" + base64.StdEncoding.EncodeToString(make([]byte, n)) + "\n" + say + "out\n"
+		}
+		states := make([]ssmpeer.State, 8) // about 15 s
+		for i := range states {
+			states[i] = ssmpeer.State{Status: "InProgress"}
+		}
+		if isRun(lines) {
+			return append(states, ssmpeer.State{Status: "Success", Stdout: answer(fmt.Sprintf("exit 0 late 0 left 0 alive 0 from 1 to 2 out %d err 0 here %d 0", mostPaged, pageBytes), pageBytes) + say + "err\n" + say + "done\n"})
+		}
+		m := pageLine.FindStringSubmatch(text)
+		if m == nil {
+			t.Errorf("a command that is neither run nor page: %s", text)
+			return []ssmpeer.State{{Status: "Failed"}}
+		}
+		n, err := strconv.Atoi(m[2])
+		if err != nil {
+			t.Error(err)
+		}
+		return append(states, ssmpeer.State{Status: "Success", Stdout: answer("page out "+m[1]+" "+m[2], n) + say + "done\n"})
+	}
+	from := clock.Now()
+	res, err := p.run(t.Context(), sandboxcore.ExecRequest{Kind: sandboxcore.RunScript, Text: []byte("true"), Timeout: time.Minute})
+	if err != nil || res.Stdout.Bytes != mostPaged || res.Notice != "" {
+		t.Errorf("%v, %d bytes, %q", err, res.Stdout.Bytes, res.Notice)
+	}
+	if took := clock.Now().Sub(from); took < 3*time.Minute {
+		t.Errorf("the service was not slow: %s", took)
 	}
 }
