@@ -9,18 +9,26 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
 
-// helperExit runs a mode of the helper to its end and gives its exit status.
+// helperExit runs a mode of the helper to its end and gives its exit status. The word of a status 0 has to be there, and
+// of no other.
 func helperExit(ctx context.Context, t *testing.T, args ...string) int {
 	t.Helper()
 	cmd := exec.CommandContext(ctx, helperPath(t), args...)
-	if err := cmd.Run(); err != nil && cmd.ProcessState == nil {
-		t.Fatal(err)
+	out, err := cmd.Output()
+	if err != nil && cmd.ProcessState == nil {
+		t.Error(err)
+		return -1
 	}
-	return cmd.ProcessState.ExitCode()
+	code := cmd.ProcessState.ExitCode()
+	if (code == 0) != (string(out) == "ok\n") {
+		t.Errorf("%q: status %d with the word %q", args, code, out)
+	}
+	return code
 }
 
 func TestDialTellsOpenFromClosed(t *testing.T) {
@@ -59,6 +67,8 @@ func TestDialTellsOpenFromClosed(t *testing.T) {
 		{"listen"},
 		{"listen", "0"},
 		{"listen", "x"},
+		{"gate"},
+		{"gate", "a", "b"},
 	} {
 		if got := helperExit(t.Context(), t, bad...); got != 2 {
 			t.Errorf("%q: %d", bad, got)
@@ -97,6 +107,79 @@ func TestDialWaitsForTheChange(t *testing.T) {
 	if got := <-done; got != 0 {
 		t.Errorf("got %d", got)
 	}
+}
+
+// A network that is being set up refuses for a moment what it will let through: a burst of failures is not closed.
+func TestDialIsNotTakenInByAMoment(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := l.Addr().String()
+	_, port, _ := net.SplitHostPort(at)
+	_ = l.Close()
+	type end struct {
+		code int
+		at   time.Time
+	}
+	done := make(chan end, 1)
+	go func() {
+		code := helperExit(t.Context(), t, "dial", "closed", "7f000001", port, "30000")
+		done <- end{code, time.Now()}
+	}()
+	moment := time.NewTimer(700 * time.Millisecond) // far more than a few attempts take, and less than what counts
+	defer moment.Stop()
+	<-moment.C
+	if l, err = net.Listen("tcp4", at); err != nil {
+		t.Fatal(err)
+	}
+	_ = l.(*net.TCPListener).SetDeadline(time.Now().Add(10 * time.Second)) //nolint:forcetypeassert // a test
+	c, err := l.Accept()
+	if err != nil {
+		t.Fatalf("nobody dials any more: %v", err)
+	}
+	_ = c.Close()
+	_ = l.Close()
+	closed := time.Now()
+	if got := <-done; got.code != 0 || got.at.Sub(closed) < 1900*time.Millisecond {
+		t.Errorf("ended with %d after %s", got.code, got.at.Sub(closed))
+	}
+}
+
+// A failure that the network is not the reason of is neither open nor closed.
+func TestDialCannotTell(t *testing.T) {
+	t.Parallel()
+	cmd := exec.CommandContext(t.Context(), "sh", "-c", `ulimit -n 3; exec "$0" dial closed 7f000001 1 300`, helperPath(t))
+	out, err := cmd.Output()
+	if cmd.ProcessState == nil || cmd.ProcessState.ExitCode() != 4 || len(out) > 0 {
+		t.Errorf("without a socket: %q, %v", out, err)
+	}
+}
+
+// The gate opens when the file is there and its writer has gone, and not before.
+func TestGateWaitsForFileAndWriter(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "env")
+	c := startContainerAs(t, "gate", file)
+	conn, _ := c.exec(t, helperPath(t), "run")
+	if _, err := Upload(t.Context(), conn, file, 0o600, strings.NewReader("A=b\x00"), nil); err != nil {
+		t.Fatalf("the writer was not left to answer: %v", err)
+	}
+	if err := c.cmd.Wait(); err != nil {
+		t.Errorf("it did not end well: %v", err)
+	}
+	c.pid = 0
+
+	told := startContainerAs(t, "gate", file+".never")
+	if err := syscall.Kill(told.pid, syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	_ = told.cmd.Wait()
+	if got := told.cmd.ProcessState.ExitCode(); got != 143 {
+		t.Errorf("told to end it ended with %d", got)
+	}
+	told.pid = 0
 }
 
 func TestListenTakesConnectionsUntilTold(t *testing.T) {

@@ -22,10 +22,16 @@ type container struct {
 
 func startContainer(t *testing.T, args ...string) *container {
 	t.Helper()
+	return startContainerAs(t, append([]string{"init"}, args...)...)
+}
+
+// startContainerAs starts another mode of the helper as PID 1.
+func startContainerAs(t *testing.T, args ...string) *container {
+	t.Helper()
 	needRoot(t)
 	need(t, "unshare")
 	need(t, "nsenter")
-	c := &container{cmd: exec.Command("unshare", append([]string{"--pid", "--fork", "--mount-proc", helperPath(t), "init"}, args...)...)}
+	c := &container{cmd: exec.Command("unshare", append([]string{"--pid", "--fork", "--mount-proc", helperPath(t)}, args...)...)}
 	if err := c.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}

@@ -121,6 +121,7 @@ int guard_main(char **env);
 int pod_main(int argc, char **argv);
 int dial_main(int argc, char **argv);
 int listen_main(int argc, char **argv);
+int gate_main(int argc, char **argv);
 int run_file_main(const char *file, char **env);
 /* file.c: 1 when the frame was a file operation (answered completely) */
 int file_operation(u8 type, u32 len);

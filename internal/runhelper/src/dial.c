@@ -1,6 +1,6 @@
 /* Modes for places whose network is closed by somebody else, a moment late: `dial` waits until an address can no
- * longer (or can again) be reached, `listen` is the address. And `run FILE`, which takes the environment of a
- * sandbox from a file that the place cannot show to anybody. */
+ * longer (or can again) be reached, `listen` is the address. And for places that cannot keep the environment of a
+ * sandbox to themselves: `gate FILE` waits until it was brought, `run FILE` takes it from there. */
 #include "akrun.h"
 
 #if defined(__x86_64__)
@@ -24,11 +24,25 @@
 #define SOCK_STREAM 1
 #define SOL_SOCKET 1
 #define SO_ERROR 4
+#define ENETDOWN 100
+#define ENETUNREACH 101
+#define ECONNRESET 104
+#define ETIMEDOUT 110
+#define ECONNREFUSED 111
+#define EHOSTDOWN 112
+#define EHOSTUNREACH 113
 #define EINPROGRESS 115
+#define ENOPROTOOPT 92
 
 #define ATTEMPT_MS 1000	 /* an address on the cluster's own network answers within this, or it is closed */
-#define PAUSE_MS 50	 /* between two attempts */
-#define IN_A_ROW 2	 /* a packet may get lost once */
+#define OPEN_PAUSE_MS 50 /* between two attempts that look for an open address, ... */
+#define IN_A_ROW 2	 /* ... of which so many have to succeed */
+#define CLOSED_PAUSE_MS 200  /* between two attempts that look for a closed one, ... */
+#define CLOSED_IN_A_ROW 4    /* ... of which so many have to fail, ... */
+#define CLOSED_SPAN_MS 2000  /* ... over this time: a network that is being set up fails for a moment, too */
+
+#define GATE_PAUSE_MS 25
+#define GATE_LEAVE_MS 10000 /* how long whoever wrote the file of a gate may take to say so */
 
 #define ENV_MAX (1u << 20)
 
@@ -80,28 +94,56 @@ static int parse(const char *host, const char *port, struct address *a)
 	return 0;
 }
 
-/* 0: it took the connection. Otherwise it did not. */
+enum { UNCLEAR = -1, OPEN, CLOSED };
+
+/* What the network says to an attempt. A failure that this machine is the reason of says nothing about it. */
+static int verdict(long err)
+{
+	switch (err) {
+	case 0:
+		return OPEN;
+	case EPERM:
+	case EACCES: /* a filter on the way out */
+	case ENOPROTOOPT:
+	case ENETDOWN:
+	case ENETUNREACH:
+	case ECONNRESET:
+	case ETIMEDOUT:
+	case ECONNREFUSED:
+	case EHOSTDOWN:
+	case EHOSTUNREACH:
+		return CLOSED;
+	}
+	return UNCLEAR;
+}
+
 static int attempt(const struct address *a)
 {
 	long fd = sc3(SYS_socket, a->family, SOCK_STREAM | O_NONBLOCK | O_CLOEXEC, 0);
 	if (fd < 0)
-		return -1;
+		return UNCLEAR;
 	long r = sc3(SYS_connect, fd, a->bytes, a->size);
-	int failed = 1;
-	if (r == 0) {
-		failed = 0;
-	} else if (r == -EINPROGRESS) {
+	int got;
+	if (r == -EINPROGRESS) {
 		struct pollfd f = {(int)fd, POLLOUT, 0};
 		int err = 0;
 		u32 n = sizeof err;
-		if (poll_ms(&f, 1, ATTEMPT_MS) > 0 && sc5(SYS_getsockopt, fd, SOL_SOCKET, SO_ERROR, &err, &n) == 0 && !err)
-			failed = 0;
+		long ready = poll_ms(&f, 1, ATTEMPT_MS);
+		if (ready == 0)
+			got = CLOSED;
+		else if (ready < 0 || sc5(SYS_getsockopt, fd, SOL_SOCKET, SO_ERROR, &err, &n) < 0)
+			got = UNCLEAR;
+		else
+			got = verdict(err);
+	} else {
+		got = verdict(-r);
 	}
 	sys_close((int)fd);
-	return failed;
+	return got;
 }
 
-/* akrun dial closed|open HOST PORT MILLISECONDS: 0 as soon as it is so, 1 when the time is over */
+/* akrun dial closed|open HOST PORT MILLISECONDS: 0 and the word ok as soon as it is so, 1 when the time is over, 4
+ * when nothing can be said. The word is for callers whose way of asking can lose a status: none is no yes. */
 int dial_main(int argc, char **argv)
 {
 	struct address a;
@@ -110,22 +152,54 @@ int dial_main(int argc, char **argv)
 		return 2;
 	int want;
 	if (str_eq(argv[2], "closed"))
-		want = 1;
+		want = CLOSED;
 	else if (str_eq(argv[2], "open"))
-		want = 0;
+		want = OPEN;
 	else
 		return 2;
-	u64 end = now_ms() + limit;
-	for (int row = 0;;) {
+	u64 end = now_ms() + limit, first = 0;
+	for (u32 row = 0;;) {
+		u64 begun = now_ms();
 		int got = attempt(&a);
-		if (got < 0)
-			return 4;
-		row = got == want ? row + 1 : 0;
-		if (row == IN_A_ROW)
+		if (got != want)
+			row = 0;
+		else if (!row++)
+			first = begun;
+		if (want == OPEN ? row >= IN_A_ROW : row >= CLOSED_IN_A_ROW && now_ms() - first >= CLOSED_SPAN_MS)
+			return sys_write(1, "ok\n", 3) == 3 ? 0 : 4;
+		/* A row that has begun may become long enough. */
+		if (now_ms() >= end && (!row || now_ms() >= end + 2 * CLOSED_SPAN_MS))
+			return got == UNCLEAR ? 4 : 1;
+		poll_ms(NULL, 0, want == OPEN ? OPEN_PAUSE_MS : CLOSED_PAUSE_MS);
+	}
+}
+
+/* akrun gate FILE: the first container of a pod that is not started before its environment is there. Ends with 0 once
+ * FILE exists and whoever wrote it has gone, so that the writer's answer is not cut off; with 143 when told to end. */
+int gate_main(int argc, char **argv)
+{
+	if (argc != 3)
+		return 2;
+	int sig = signal_fd(SIGBIT(SIGTERM) | SIGBIT(SIGINT) | SIGBIT(SIGCHLD));
+	if (sig < 0)
+		return 4;
+	sys_prctl(PR_SET_DUMPABLE, 0);
+	for (u64 leave = 0;;) {
+		reap(NULL);
+		long fd = leave ? 0 : sys_open(argv[2], O_RDONLY | O_CLOEXEC, 0);
+		if (!leave && fd >= 0) {
+			sys_close((int)fd);
+			leave = now_ms() + GATE_LEAVE_MS;
+		}
+		/* As PID 1 it is not among those that are asked for. */
+		if (leave && (now_ms() >= leave || sys_kill(-1, 0) == -ESRCH))
 			return 0;
-		if (now_ms() >= end)
-			return 1;
-		poll_ms(NULL, 0, PAUSE_MS);
+		struct pollfd f = {sig, POLLIN, 0};
+		poll_ms(&f, 1, GATE_PAUSE_MS);
+		u8 info[128];
+		while (sys_read(sig, info, sizeof info) == sizeof info)
+			if (get32(info) == SIGTERM || get32(info) == SIGINT)
+				return 128 + SIGTERM;
 	}
 }
 

@@ -37,5 +37,7 @@ void akrun_main(long *stack)
 		code = dial_main(argc, argv);
 	else if (argc >= 2 && str_eq(argv[1], "listen"))
 		code = listen_main(argc, argv);
+	else if (argc >= 2 && str_eq(argv[1], "gate"))
+		code = gate_main(argc, argv);
 	sys_exit(code);
 }
