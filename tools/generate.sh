@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Writes docs/ and the capability table in README.md from what the provider declares: its schemas, examples/ and
-# templates/, and the capabilities of its backends. With --check it only says what would change.
+# Writes docs/ and the capability tables in it and in README.md from what the provider declares: its schemas, examples/
+# and templates/, and the capabilities of its backends. With --check it only says what would change.
 #
 # The schemas come from the provider itself and not from a Terraform program: older ones do not print actions and list
 # resources.
@@ -40,7 +40,15 @@ go run ./internal/cmd/providerschema >"$temp/schema.json"
 	cat "$temp/log" >&2
 	exit 1
 }
-go run ./internal/cmd/capabilitytable "$temp/tree/README.md"
+go run ./internal/cmd/capabilitytable "$temp/tree/README.md" "$temp/tree/docs"
+# What the registry would say of the pages. It knows no docs/adr, which is not for it.
+mkdir "$temp/pages"
+cp -r "$temp/tree/docs" "$temp/tree/go.mod" "$temp/pages/"
+rm -rf "$temp/pages/docs/adr"
+"$tfplugindocs" validate --provider-dir "$temp/pages" --provider-name agentkernel --providers-schema "$temp/schema.json" >"$temp/log" 2>&1 || {
+	cat "$temp/log" >&2
+	exit 1
+}
 
 status=0
 for name in docs README.md; do
