@@ -11,6 +11,7 @@ import (
 
 func TestSandboxIdentity(t *testing.T) {
 	fake := newFake()
+	fake.Records = true
 	s := newServer(t, fake, config{})
 	cfg := config{"profile": profile(t, s, config{"policy": config{"cpu": 1}}), "labels": map[string]string{"team": "x"}}
 	state := s.MustApply(tSandbox, protocoltest.State{}, cfg)
@@ -20,8 +21,8 @@ func TestSandboxIdentity(t *testing.T) {
 	}
 
 	t.Run("outlives a change in place", func(t *testing.T) {
-		next := cfg.With(config{"profile": profile(t, s, config{"name": "q", "policy": config{"cpu": 2}})})
-		after := s.MustApply(tSandbox, state, next)
+		cfg = cfg.With(config{"profile": profile(t, s, config{"name": "q", "policy": config{"cpu": 2}})})
+		after := s.MustApply(tSandbox, state, cfg)
 		if !maps.Equal(after.Identity, want) {
 			t.Errorf("identity after the update %v", after.Identity)
 		}

@@ -2,6 +2,7 @@ package provider_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"testing"
@@ -206,6 +207,41 @@ func TestImportAfterAChangeBringsBackWhatWasWritten(t *testing.T) {
 		imported, d := s.Import(tSandbox, "docker/fake-1")
 		noErrors(t, d)
 		s.MustBeSettled(imported, cfg)
+	}
+}
+
+// TestImportAfterALiveChange: where a change in place cannot be recorded with the object (the labels of a container stay as
+// they are), the limits that hold stand in the imported spec and in the listed one.
+func TestImportAfterALiveChange(t *testing.T) {
+	fake := newFake()
+	s := newServer(t, fake, config{})
+	cfg := config{"profile": profile(t, s, config{"policy": config{"cpu": 1, "memory_mb": 64}}), "labels": map[string]string{"team": "x"}}
+	state := s.MustApply(tSandbox, protocoltest.State{}, cfg)
+	for _, policy := range []config{{"cpu": 2, "memory_mb": 64}, {"memory_mb": 128}, {"cpu": 0.5}, {}, {"cpu": 1, "memory_mb": 64}} {
+		cfg = cfg.With(config{"profile": profile(t, s, config{"policy": policy})})
+		state = s.MustApply(tSandbox, state, cfg)
+		imported, d := s.Import(tSandbox, "docker/fake-1")
+		noErrors(t, d)
+		s.MustBeSettled(imported, cfg)
+		listed := s.List(tSandbox, config{}, 0, true, 0)
+		if len(listed) != 1 || !listed[0].Resource.Value.Equal(imported.Value) {
+			t.Errorf("listed   %v\nimported %s", listed, imported.JSON())
+		}
+	}
+	fake.SetFail(func(_ context.Context, call string) error {
+		if call == "live" {
+			return errors.New("connection refused")
+		}
+		return nil
+	})
+	_, d := s.Import(tSandbox, "docker/fake-1")
+	wantError(t, d, "AK5010", "connection refused")
+	listed := s.List(tSandbox, config{}, 0, true, 0)
+	if len(listed) != 1 || !listed[0].Diags.Errors().Has("AK5010", "connection refused") {
+		t.Errorf("listed %v", listed)
+	}
+	if listed := s.List(tSandbox, config{}, 0, false, 0); len(listed) != 1 || listed[0].Diags.HasError() {
+		t.Errorf("listed without the objects: %v", listed)
 	}
 }
 

@@ -111,6 +111,11 @@ func (l *sandboxListResource) result(ctx context.Context, req list.ListRequest, 
 	if !req.IncludeResource {
 		return out
 	}
+	var err error
+	if info.Marks.Spec, err = l.data.engine.LiveSpec(ctx, t, info); err != nil {
+		reporter{diags: &out.Diagnostics, redact: redact}.error(ctx, err, sandboxcore.CodeUnreachable)
+		return out
+	}
 	p, err := l.registry.ParseSpec(info.Marks.Spec)
 	var caps sandboxcore.Capabilities
 	if err == nil {

@@ -243,8 +243,11 @@ func (r *sandboxResource) Read(ctx context.Context, req resource.ReadRequest, re
 		report.error(ctx, err, sandboxcore.CodeUnreachable)
 		return
 	}
-	imported := state.Profile.IsNull()
-	if imported {
+	if state.Profile.IsNull() { // an import
+		if info.Marks.Spec, err = r.data.engine.LiveSpec(work, state.ref().Backend, info); err != nil {
+			report.error(ctx, err, sandboxcore.CodeUnreachable)
+			return
+		}
 		resp.Diagnostics.Append(state.adopt(ctx, info)...)
 	}
 	p, caps, ok := r.profile(ctx, state.Profile, report)

@@ -296,6 +296,27 @@ func (e *Engine) UpdateSandbox(ctx context.Context, ref SandboxRef, up SandboxUp
 	rec := AuditRecord{Operation: OpUpdate, Backend: ref.Backend, Endpoint: ref.Endpoint, ID: ref.id(), Fingerprint: Fingerprint(up.Spec), Principal: &up.Principal}
 	p, err := e.cfg.Registry.ParseSpec(up.Spec)
 	if err != nil {
+// LiveSpec gives the spec of a sandbox as it is now, for an import: what info's marks say, with the limits that were
+// changed in place since where the backend cannot record such a change. A spec that cannot be read is given as it is.
+func (e *Engine) LiveSpec(ctx context.Context, t BackendType, info SandboxInfo) (string, error) {
+	ep, err := e.endpoint(ctx, t)
+	if err != nil {
+		return "", err
+	}
+	live, ok := optional[LiveReader](ep)
+	if !ok {
+		return info.Marks.Spec, nil
+	}
+	p, err := e.cfg.Registry.ParseSpec(info.Marks.Spec)
+	if err != nil {
+		return info.Marks.Spec, nil //nolint:nilerr // whoever uses the spec is told what is wrong with it
+	}
+	if err := live.ReadLive(ctx, info.NativeID, p); err != nil {
+		return "", err
+	}
+	return EncodeSpec(p)
+}
+
 		return SandboxInfo{}, e.refused(rec, err)
 	}
 	op := Operation{Name: OpUpdate, Packages: len(up.AddPackages) > 0, Pause: up.Paused != nil && *up.Paused}

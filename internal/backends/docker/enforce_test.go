@@ -3,6 +3,8 @@ package docker
 import (
 	"fmt"
 	"net"
+	"net/http"
+	"reflect"
 	"strconv"
 	"strings"
 	"testing"
@@ -287,11 +289,45 @@ func TestEnforceLiveUpdate(t *testing.T) {
 	if o := python(t, s, fmt.Sprintf(eat, 100)); !o.OOMKilled {
 		t.Fatalf("lowered: exit %d %v", o.ExitCode, o.err)
 	}
+	// The labels still say what the container was made with; the engine knows better.
+	live := func(wantMemory *int64, wantCPU *float64) {
+		t.Helper()
+		p := profile("python", memory(64), cpu(0.25))
+		if err := e.ReadLive(t.Context(), s.info.NativeID, p); err != nil {
+			t.Fatal(err)
+		}
+		if !reflect.DeepEqual(p.Policy.MemoryMB, wantMemory) || !reflect.DeepEqual(p.Policy.CPU, wantCPU) {
+			t.Errorf("the limits are read as memory %v, cpu %v", p.Policy.MemoryMB, p.Policy.CPU)
+		}
+	}
+	live(new(int64(64)), nil)
+	if err := s.Update(t.Context(), profile("python", memory(96), cpu(0.5)), s.info.Marks); err != nil {
+		t.Fatal(err)
+	}
+	live(new(int64(96)), new(0.5))
 	// Lifting a limit.
 	if err := s.Update(t.Context(), profile("python"), s.info.Marks); err != nil {
 		t.Fatal(err)
 	}
 	python(t, s, fmt.Sprintf(eat, 100)).ok(t)
+	live(nil, nil)
+}
+
+// An engine that cannot limit drops what it is asked for, with a warning only: that is no change made since.
+func TestLimitThatTheEngineDropped(t *testing.T) {
+	f := newFake(t)
+	id := strings.Repeat("a", 64)
+	f.on("GET", "/containers/"+id+"/json", func(w http.ResponseWriter, _ *http.Request) {
+		answer(w, 200, map[string]any{"Id": id, "HostConfig": map[string]any{"Memory": 0, "NanoCpus": 0}})
+	})
+	p := profile("python", memory(64), cpu(0.25))
+	if err := f.endpoint(nil).ReadLive(t.Context(), id, p); err != nil {
+		t.Fatal(err)
+	}
+	if *p.Policy.MemoryMB != 64 || *p.Policy.CPU != 0.25 {
+		t.Errorf("memory %d, cpu %v", *p.Policy.MemoryMB, *p.Policy.CPU)
+	}
+	refused(t, f.endpoint(nil).ReadLive(t.Context(), strings.Repeat("b", 64), p), sandboxcore.CodeGone)
 }
 
 func TestEnforcePids(t *testing.T) {

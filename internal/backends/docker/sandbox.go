@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/api/types/system"
 	"github.com/moby/moby/client"
 
 	"github.com/agentkernel/terraform-provider-agentkernel/internal/sandboxcore"
@@ -85,14 +86,14 @@ func (s *sandbox) Update(ctx context.Context, p *sandboxcore.Profile, _ sandboxc
 	if err != nil {
 		return err
 	}
-	now, err := s.limits(ctx)
+	now, err := s.e.limits(ctx, s.info.NativeID)
 	if err != nil {
 		return err
 	}
 	want := resourcesOf(p)
 	// The engine takes zero as "leave it": a limit is lifted by setting it to all that there is.
-	if all := int64(info.NCPU) * 1e9; want.NanoCPUs == 0 && now.NanoCPUs != 0 {
-		want.NanoCPUs = all
+	if want.NanoCPUs == 0 && now.NanoCPUs != 0 {
+		want.NanoCPUs = allCPUs(info)
 	}
 	if want.Memory == 0 && now.Memory != 0 {
 		want.Memory, want.MemorySwap = info.MemTotal, info.MemTotal
@@ -111,21 +112,52 @@ func (s *sandbox) Update(ctx context.Context, p *sandboxcore.Profile, _ sandboxc
 		"A memory limit below what the sandbox uses now is refused by the kernel: free memory first, or replace the sandbox.")
 }
 
-// limits are the limits that the container has now.
-func (s *sandbox) limits(ctx context.Context) (container.Resources, error) {
-	ctx, cancel := withDeadline(ctx, s.e.timings.call)
+func allCPUs(info *system.Info) int64 { return int64(info.NCPU) * 1e9 }
+
+// limits are the limits that a container has now.
+func (e *endpoint) limits(ctx context.Context, id string) (container.Resources, error) {
+	const attempted = "the limits of the sandbox could not be read"
+	ctx, cancel := withDeadline(ctx, e.timings.call)
 	defer cancel()
-	r, err := s.e.cli.ContainerInspect(ctx, s.info.NativeID, client.ContainerInspectOptions{})
+	r, err := e.cli.ContainerInspect(ctx, id, client.ContainerInspectOptions{})
 	if isNotFound(err) {
-		return container.Resources{}, s.e.gone("the limits of the sandbox could not be changed", s.info.NativeID)
+		return container.Resources{}, e.gone(attempted, id)
 	}
 	if err == nil && r.Container.HostConfig == nil {
 		err = errIncomplete
 	}
 	if err != nil {
-		return container.Resources{}, s.e.failure(ctx, err, sandboxcore.CodeUnreachable, "the limits of the sandbox could not be read", objectID(s.info.NativeID), "Check the engine's log.")
+		return container.Resources{}, e.failure(ctx, err, sandboxcore.CodeUnreachable, attempted, objectID(id), "Check the engine's log.")
 	}
 	return r.Container.HostConfig.Resources, nil
+}
+
+// ReadLive takes cpu and memory from the engine: the labels of a container, and with them its spec, stay as they were when
+// it was made.
+func (e *endpoint) ReadLive(ctx context.Context, nativeID string, p *sandboxcore.Profile) error {
+	info, err := e.engineInfo(ctx)
+	if err != nil {
+		return err
+	}
+	now, err := e.limits(ctx, nativeID)
+	if err != nil {
+		return err
+	}
+	// Update never leaves zero: a limit without one that the spec asks for was dropped by an engine that has none.
+	made := resourcesOf(p)
+	if now.NanoCPUs > 0 && now.NanoCPUs != made.NanoCPUs {
+		p.Policy.CPU = new(float64(now.NanoCPUs) / 1e9)
+		if now.NanoCPUs == allCPUs(info) {
+			p.Policy.CPU = nil
+		}
+	}
+	if now.Memory > 0 && now.Memory != made.Memory {
+		p.Policy.MemoryMB = new(now.Memory >> 20)
+		if now.Memory == info.MemTotal {
+			p.Policy.MemoryMB = nil
+		}
+	}
+	return nil
 }
 
 // Destroy removes the container with everything that belongs to it, and asks again.

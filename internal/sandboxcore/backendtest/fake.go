@@ -29,7 +29,7 @@ type Fake struct {
 	Records bool
 	// ID is the endpoint's identity; empty: "fake-endpoint".
 	ID string
-	// Fail is asked before each call ("connect", "identity", "admit", "create", "created", "find", "list", "run",
+	// Fail is asked before each call ("connect", "identity", "admit", "create", "created", "find", "list", "live", "run",
 	// "read", "write", "pause", "resume", "update", "destroy") and may give an error. "created" comes after onCreated.
 	Fail func(ctx context.Context, call string) error
 	// OnRun plays a run; nil: exit 0, no output.
@@ -49,6 +49,8 @@ type fakeObject struct {
 	env   map[string]string
 	files map[string][]byte
 	alien bool
+	// live is the profile of the last update that was not recorded.
+	live *sandboxcore.Profile
 }
 
 // DefaultCaps are the capabilities of a fake that can do nearly everything.
@@ -284,6 +286,19 @@ type fakeSandbox struct {
 
 func (s *fakeSandbox) Info() sandboxcore.SandboxInfo { return s.info }
 
+// ReadLive gives cpu and memory as the last update left them.
+func (e *fakeEndpoint) ReadLive(ctx context.Context, nativeID string, p *sandboxcore.Profile) error {
+	if err := e.f.call(ctx, "live"); err != nil {
+		return err
+	}
+	e.f.mu.Lock()
+	defer e.f.mu.Unlock()
+	if o := e.f.objects[nativeID]; o != nil && o.live != nil {
+		p.Policy.CPU, p.Policy.MemoryMB = o.live.Policy.CPU, o.live.Policy.MemoryMB
+	}
+	return nil
+}
+
 func (s *fakeSandbox) Run(ctx context.Context, req sandboxcore.RunRequest, stdout, stderr io.Writer) (sandboxcore.RunResult, error) {
 	if err := s.f.call(ctx, "run"); err != nil {
 		return sandboxcore.RunResult{}, err
@@ -360,7 +375,7 @@ func (s *fakeSandbox) Resume(ctx context.Context) error {
 	return s.status(ctx, "resume", sandboxcore.StatusRunning)
 }
 
-func (s *fakeSandbox) Update(ctx context.Context, _ *sandboxcore.Profile, marks sandboxcore.Marks) error {
+func (s *fakeSandbox) Update(ctx context.Context, p *sandboxcore.Profile, marks sandboxcore.Marks) error {
 	return s.with(ctx, "update", func(o *fakeObject) error {
 		if s.f.Records {
 			o.info.Marks = marks
@@ -371,6 +386,8 @@ func (s *fakeSandbox) Update(ctx context.Context, _ *sandboxcore.Profile, marks 
 
 func (s *fakeSandbox) Destroy(ctx context.Context) error {
 	if err := s.f.call(ctx, "destroy"); err != nil {
+		} else {
+			o.live = p
 		return err
 	}
 	s.f.Remove(s.info.NativeID)
