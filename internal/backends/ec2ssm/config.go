@@ -2,6 +2,7 @@ package ec2ssm
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net/http"
 
@@ -39,11 +40,65 @@ func readConfig(s sandboxcore.Settings) (awsConfig, error) {
 		return refuse("token belongs to an access_key, which is missing.", "Set access_key and secret_key, or remove token.", keyToken)
 	case c.accessKey != "" && c.profile != "":
 		return refuse("both access_key and profile are set.", "Keep one of them.", keyProfile)
-	case (c.ssm != "" || c.sts != "" || c.s3 != "") && c.accessKey == "" && c.profile == "":
+	case c.endpoints() && c.accessKey == "" && c.profile == "":
 		// A credential of the environment was not given to whoever is at that address.
 		return refuse("an endpoint is set, but no credential for it.", "Set access_key and secret_key, or profile, beside endpoints.", keyEndpoints)
 	}
 	return c, nil
+}
+
+func (c awsConfig) endpoints() bool { return c.ssm != "" || c.sts != "" || c.s3 != "" }
+
+// ownCredential refuses a profile that does not hold or fetch a credential itself, but takes whatever the machine, its
+// container or its environment has: that was not given to whoever is at a configured address. The SDK does so for a profile
+// with a credential_source, and for one that says nothing of a credential at all (resolveCredsFromProfile of its package
+// config).
+func ownCredential(sources []any) error {
+	profile := (*config.SharedConfig)(nil)
+	for _, s := range sources {
+		switch s := s.(type) {
+		case config.SharedConfig:
+			profile = &s
+		case *config.SharedConfig:
+			profile = s
+		}
+	}
+	said := "no profile was read."
+	for ; profile != nil; profile = profile.Source {
+		switch {
+		case profile.Source != nil:
+			continue
+		case profile.Credentials.HasKeys():
+			return nil
+		case profile.CredentialSource != "":
+			said = fmt.Sprintf("the credential of profile %q comes from %q, which the profile does not hold.", sandboxcore.Printable(profile.Profile), sandboxcore.Printable(profile.CredentialSource))
+		case profile.WebIdentityTokenFile != "", profile.SSOSession != nil, profile.SSOStartURL != "", profile.LoginSession != "", profile.CredentialProcess != "":
+			return nil
+		default:
+			said = fmt.Sprintf("the profile %q names no credential, so that one of the machine or its container would be taken.", sandboxcore.Printable(profile.Profile))
+		}
+	}
+	return &sandboxcore.Error{
+		Code: sandboxcore.CodeValue, Attempted: "the aws settings of the provider configuration were refused", Said: "an endpoint is set, and " + said,
+		Next: "Set access_key and secret_key beside endpoints, or name a profile with a credential of its own.", Attribute: []string{providerKey, keyProfile},
+	}
+}
+
+// addressOf is where the AWS tools are told to look for a service, by its SDK id; empty: at the address of the region.
+func addressOf(ctx context.Context, c aws.Config, service string) string {
+	if ignore, found, err := config.GetIgnoreConfiguredEndpoints(ctx, c.ConfigSources); err == nil && found && ignore {
+		return ""
+	}
+	for _, s := range c.ConfigSources {
+		if source, ok := s.(interface {
+			GetServiceBaseEndpoint(ctx context.Context, sdkID string) (string, bool, error)
+		}); ok {
+			if address, found, err := source.GetServiceBaseEndpoint(ctx, service); err == nil && found {
+				return address
+			}
+		}
+	}
+	return aws.ToString(c.BaseEndpoint)
 }
 
 // load reads the configuration of the AWS tools as far as the provider configuration leaves something to it.
@@ -71,6 +126,11 @@ func (c awsConfig) load(ctx context.Context) (aws.Config, error) {
 		return out, &sandboxcore.Error{
 			Code: sandboxcore.CodeUnreachable, Attempted: "the configuration of the AWS tools could not be read", Object: providerKey,
 			Next: "Repair the shared configuration files, or set region and credential in the provider's aws attribute.", Err: err,
+		}
+	}
+	if c.endpoints() && c.accessKey == "" {
+		if err := ownCredential(out.ConfigSources); err != nil {
+			return out, err
 		}
 	}
 	built, ok := out.HTTPClient.(*awshttp.BuildableClient)

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 
@@ -46,8 +48,12 @@ func isPassing(ctx context.Context, err error) bool {
 	if isServerFault(err) {
 		return true
 	}
-	_, sent := errors.AsType[*smithyhttp.RequestSendError](err)
-	return sent
+	if _, sent := errors.AsType[*smithyhttp.RequestSendError](err); sent {
+		return true
+	}
+	// What is called without the SDK: an answer of a bucket that is no refusal, and a connection that broke.
+	_, broken := errors.AsType[*url.Error](err)
+	return isBucket(err) || broken || errors.Is(err, io.ErrUnexpectedEOF)
 }
 
 // isServerFault reports an answer that leaves open what the service has done.
@@ -129,6 +135,8 @@ func (e *endpoint) failure(ctx context.Context, err error, attempted, object str
 		out.Said, out.Next = said, "See the message of AWS."
 	case isCredential(err):
 		out.Code, out.Said, out.Next, out.Err = sandboxcore.CodeIdentity, "no AWS credential was found.", "Set access_key and secret_key, or profile, in the provider's aws attribute, or the variables of the AWS tools.", err
+	case isBucket(err):
+		out.Said, out.Next, out.Err = "the service is not well.", "Run the command again later.", err
 	default:
 		out.Said, out.Next, out.Err = "the service did not answer.", "Check the region, the network and the endpoints in the provider's aws attribute.", err
 		if sent, ok := errors.AsType[*smithyhttp.RequestSendError](err); ok {
@@ -136,6 +144,11 @@ func (e *endpoint) failure(ctx context.Context, err error, attempted, object str
 		}
 	}
 	return out
+}
+
+func isBucket(err error) bool {
+	_, ok := errors.AsType[*bucketError](err)
+	return ok
 }
 
 // isCredential recognises a request that could not be signed.

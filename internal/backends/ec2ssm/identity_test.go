@@ -4,9 +4,14 @@ package ec2ssm
 
 import (
 	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -241,4 +246,115 @@ func TestCredentialAndEndpoint(t *testing.T) {
 	e, _ := b.Connect(t.Context())
 	_, err = e.Identity(t.Context())
 	refused(t, err, sandboxcore.CodeValue, "region")
+}
+
+// TestProfileWithoutCredential: a profile that takes the credential of the machine, of its container or of the environment
+// gives none to a configured address; one that holds or fetches its own does. Nothing is asked for a credential to find out.
+func TestProfileWithoutCredential(t *testing.T) {
+	p := newPlace(t)
+	var asked atomic.Int32
+	ambient := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		asked.Add(1)
+		expires := time.Now().Add(time.Hour).UTC().Format(time.RFC3339)
+		_, _ = fmt.Fprintf(w, `{"AccessKeyId":%q,"SecretAccessKey":%q,"Token":"","Expiration":%q}`, p.key.AccessKey, p.key.SecretKey, expires)
+	}))
+	t.Cleanup(ambient.Close)
+	dir := t.TempDir()
+	file := filepath.Join(dir, "config")
+	keys := fmt.Sprintf("aws_access_key_id = %s\naws_secret_access_key = %s\n", p.key.AccessKey, p.key.SecretKey)
+	text := "[profile plain]\nregion = eu-west-1\n" +
+		"[profile container]\nrole_arn = arn:aws:iam::123456789012:role/r\ncredential_source = EcsContainer\n" +
+		"[profile machine]\nrole_arn = arn:aws:iam::123456789012:role/r\ncredential_source = Ec2InstanceMetadata\n" +
+		"[profile environment]\nrole_arn = arn:aws:iam::123456789012:role/r\ncredential_source = Environment\n" +
+		"[profile chained]\nrole_arn = arn:aws:iam::123456789012:role/r\nsource_profile = container\n" +
+		"[profile keys]\n" + keys +
+		"[profile process]\ncredential_process = cat " + filepath.Join(dir, "credential") + "\n"
+	credential := fmt.Sprintf(`{"Version":1,"AccessKeyId":%q,"SecretAccessKey":%q}`, p.key.AccessKey, p.key.SecretKey)
+	for name, content := range map[string]string{file: text, filepath.Join(dir, "credential"): credential} {
+		if err := os.WriteFile(name, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Setenv("AWS_CONFIG_FILE", file)
+	t.Setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", ambient.URL)
+	t.Setenv("AWS_ACCESS_KEY_ID", p.key.AccessKey)
+	t.Setenv("AWS_SECRET_ACCESS_KEY", p.key.SecretKey)
+	for name, endpoints := range map[string]map[string]any{
+		"all": {keySSM: p.peer.URL, keySTS: p.peer.URL, keyS3: p.peer.URL}, "only ssm": {keySSM: p.peer.URL}, "only sts": {keySTS: p.peer.URL}, "only s3": {keyS3: p.peer.URL},
+	} {
+		for _, profile := range []string{"plain", "container", "machine", "environment", "chained"} {
+			t.Run(name+"/"+profile, func(t *testing.T) {
+				b, err := newBackend(sandboxcore.Settings{keyRegion: p.peer.Region, keyProfile: profile, keyEndpoints: endpoints}, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				bb, _ := b.(*backend)
+				t.Cleanup(bb.close)
+				e, _ := b.Connect(t.Context())
+				_, err = e.Identity(t.Context())
+				refused(t, err, sandboxcore.CodeValue, "an endpoint is set", "credential")
+			})
+		}
+	}
+	if n := asked.Load(); n != 0 || len(p.peer.Journal()) != 0 {
+		t.Errorf("a credential was asked for %d times, calls %v", n, p.peer.Actions())
+	}
+	for _, profile := range []string{"keys", "process"} {
+		b, err := newBackend(sandboxcore.Settings{keyRegion: p.peer.Region, keyProfile: profile, keyEndpoints: map[string]any{keySSM: p.peer.URL, keySTS: p.peer.URL}}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		bb, _ := b.(*backend)
+		t.Cleanup(bb.close)
+		e, _ := b.Connect(t.Context())
+		if id, err := e.Identity(t.Context()); err != nil || id != ssmpeer.Account+"/"+p.peer.Region {
+			t.Errorf("%s: %q %v", profile, id, err)
+		}
+	}
+	// Without endpoints of the configuration a profile may use them: they go where the AWS tools send them.
+	t.Setenv("AWS_ENDPOINT_URL", p.peer.URL)
+	b, err := newBackend(sandboxcore.Settings{keyRegion: p.peer.Region, keyProfile: "plain"}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bb, _ := b.(*backend)
+	t.Cleanup(bb.close)
+	e, _ := b.Connect(t.Context())
+	if id, err := e.Identity(t.Context()); err != nil || id != ssmpeer.Account+"/"+p.peer.Region || asked.Load() == 0 {
+		t.Errorf("%q %v, asked %d times", id, err, asked.Load())
+	}
+}
+
+// TestBucketOfTheEnvironment: output is read from where the AWS tools look for S3, and not at AWS with the credential of
+// another place.
+func TestBucketOfTheEnvironment(t *testing.T) {
+	p := newPlace(t)
+	t.Setenv("AWS_ACCESS_KEY_ID", p.key.AccessKey)
+	t.Setenv("AWS_SECRET_ACCESS_KEY", p.key.SecretKey)
+	t.Setenv("AWS_REGION", p.peer.Region)
+	for name, variables := range map[string]map[string]string{
+		"one for all":    {"AWS_ENDPOINT_URL": p.peer.URL},
+		"one of its own": {"AWS_ENDPOINT_URL_SSM": p.peer.URL, "AWS_ENDPOINT_URL_STS": p.peer.URL, "AWS_ENDPOINT_URL_S3": p.peer.URL + "/"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for k, v := range variables {
+				t.Setenv(k, v)
+			}
+			p.peer.ForgetJournal()
+			b, err := newBackend(nil, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			bb, _ := b.(*backend)
+			bb.timings, bb.newID = quickTimings(), testID
+			t.Cleanup(bb.close)
+			m := attachWith(t.Context(), t, bb, with(keyOutputS3, map[string]any{keyBucket: "the-bucket"}))
+			if o := m.try(t.Context(), script(`head -c 100000 /dev/zero`)); o.err != nil || len(o.stdout) != 100_000 {
+				t.Errorf("%v, %d bytes", o.err, len(o.stdout))
+			}
+			if p.peer.Count("s3:GetObject") != 1 {
+				t.Errorf("calls %v", p.peer.Actions())
+			}
+		})
+	}
 }

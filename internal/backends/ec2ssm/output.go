@@ -56,14 +56,14 @@ func (m *machine) fromBucket(ctx context.Context, from string, where *s3Output) 
 	if region == "" {
 		region = m.client.region
 	}
-	base := strings.TrimSuffix(m.e.config.s3, "/")
+	base := m.e.config.s3
 	if base == "" {
-		suffix := "amazonaws.com"
-		if strings.HasPrefix(region, "cn-") {
-			suffix = "amazonaws.com.cn"
-		}
-		base = "https://s3." + region + "." + suffix
+		base = addressOf(ctx, m.client.config, "S3")
 	}
+	if base == "" {
+		base = "https://s3." + region + "." + domainOf(region)
+	}
+	base = strings.TrimSuffix(base, "/")
 	// Tens of megabytes take longer than a call has.
 	ctx, cancel := context.WithTimeout(ctx, bucketTime)
 	defer cancel()
@@ -76,6 +76,18 @@ func (m *machine) fromBucket(ctx context.Context, from string, where *s3Output) 
 		return "", m.e.failure(ctx, err, "the output of the run could not be read from S3", where.bucket)
 	}
 	return text, nil
+}
+
+// domainOf is the domain of the services of a region (the partitions of AWS, as in the endpoints of its SDKs).
+func domainOf(region string) string {
+	for prefix, domain := range map[string]string{
+		"cn-": "amazonaws.com.cn", "us-iso-": "c2s.ic.gov", "us-isob-": "sc2s.sgov.gov", "us-isof-": "csp.hci.ic.gov", "eu-isoe-": "cloud.adc-e.uk", "eusc-": "amazonaws.eu",
+	} {
+		if strings.HasPrefix(region, prefix) {
+			return domain
+		}
+	}
+	return "amazonaws.com"
 }
 
 // get is GetObject: a GET with a signature over the empty body.
@@ -101,21 +113,30 @@ func (m *machine) get(ctx context.Context, address, region string) (string, erro
 	}
 	defer resp.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxS3Output+1))
+	refuse := func(code sandboxcore.Code, said, next string) error {
+		return &sandboxcore.Error{Code: code, Attempted: "the output of the run could not be read from S3", Object: m.options.s3.bucket, Said: said, Next: next}
+	}
 	switch {
 	case err != nil:
 		return "", err
 	case resp.StatusCode == http.StatusForbidden:
-		return "", &sandboxcore.Error{
-			Code: sandboxcore.CodeIdentity, Attempted: "the output of the run could not be read from S3", Object: m.options.s3.bucket,
-			Said: "AWS refused the caller.", Next: "Allow s3:GetObject on the objects of this bucket and prefix.",
-		}
+		return "", refuse(sandboxcore.CodeIdentity, "AWS refused the caller.", "Allow s3:GetObject on the objects of this bucket and prefix.")
+	case resp.StatusCode == http.StatusNotFound:
+		return "", refuse(sandboxcore.CodeValue, "the bucket does not exist, or the machine has put nothing there.", "Check bucket, and that the machine's role allows s3:PutObject there.")
+	case resp.StatusCode/100 == 3 || resp.StatusCode == http.StatusBadRequest:
+		return "", refuse(sandboxcore.CodeValue, "S3 answered "+resp.Status+": the bucket is in another region.", "Set region in output_s3.")
 	case resp.StatusCode != http.StatusOK:
-		return "", fmt.Errorf("S3 answered %s", resp.Status)
+		return "", &bucketError{resp.StatusCode}
 	case len(body) > maxS3Output:
-		return "", fmt.Errorf("the output is larger than %d bytes", maxS3Output)
+		return "", refuse(sandboxcore.CodeValue, fmt.Sprintf("it is larger than %d bytes.", maxS3Output), "Let the run print less.")
 	}
 	return string(body), nil
 }
+
+// bucketError is an answer of S3 that may pass.
+type bucketError struct{ status int }
+
+func (e *bucketError) Error() string { return fmt.Sprintf("S3 answered with status %d", e.status) }
 
 // output writes what the report holds of both streams, and brings back more of them by further commands up to a limit.
 // What is left out is counted, never hidden. A further command that fails takes nothing away from what is known of the end

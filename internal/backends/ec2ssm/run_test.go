@@ -189,14 +189,28 @@ func TestOutputThroughS3(t *testing.T) {
 	if p.peer.Count("s3:GetObject") != 1 || p.peer.Count("ssm:SendCommand") != 1 {
 		t.Errorf("calls %v", p.peer.Actions())
 	}
-	p.peer.Fault = func(action string, _ int) *ssmpeer.Fault {
-		if action == "s3:GetObject" {
-			return &ssmpeer.Fault{Code: "AccessDenied", Status: 403}
+	for status, test := range map[int]struct {
+		times int
+		says  string
+	}{
+		403: {9, "s3:GetObject"}, 404: {9, "s3:PutObject"}, 301: {9, "region in output_s3"}, 503: {9, "later"}, 500: {2, ""},
+	} {
+		p.peer.ForgetJournal()
+		p.peer.Lock()
+		p.peer.Fault = func(action string, n int) *ssmpeer.Fault {
+			if action == "s3:GetObject" && n <= test.times {
+				return &ssmpeer.Fault{Code: "Any", Status: status}
+			}
+			return nil
 		}
-		return nil
+		p.peer.Unlock()
+		o = m.try(t.Context(), script(`head -c 100000 /dev/zero | tr '\0' a`))
+		if test.says != "" {
+			refused(t, o.err, sandboxcore.CodeUnknownOutcome, test.says)
+		} else if o.err != nil || len(o.stdout) != 100_000 {
+			t.Errorf("%d: %v, %d bytes", status, o.err, len(o.stdout))
+		}
 	}
-	o = m.try(t.Context(), script(`head -c 100000 /dev/zero | tr '\0' a`))
-	refused(t, o.err, sandboxcore.CodeUnknownOutcome, "s3:GetObject")
 }
 
 // TestTimeoutKillsTheTree: after a timeout nothing of the run is alive, not even what left its session and its parents.
