@@ -290,12 +290,6 @@ func (e *Engine) ReadSandbox(ctx context.Context, ref SandboxRef) (SandboxInfo, 
 	return info, nil
 }
 
-// UpdateSandbox changes a sandbox in place. A spec whose difference needs a replacement is refused.
-func (e *Engine) UpdateSandbox(ctx context.Context, ref SandboxRef, up SandboxUpdate) (SandboxInfo, error) {
-	ctx = withPrincipal(ctx, up.Principal)
-	rec := AuditRecord{Operation: OpUpdate, Backend: ref.Backend, Endpoint: ref.Endpoint, ID: ref.id(), Fingerprint: Fingerprint(up.Spec), Principal: &up.Principal}
-	p, err := e.cfg.Registry.ParseSpec(up.Spec)
-	if err != nil {
 // LiveSpec gives the spec of a sandbox as it is now, for an import: what info's marks say, with the limits that were
 // changed in place since where the backend cannot record such a change. A spec that cannot be read is given as it is.
 func (e *Engine) LiveSpec(ctx context.Context, t BackendType, info SandboxInfo) (string, error) {
@@ -317,6 +311,12 @@ func (e *Engine) LiveSpec(ctx context.Context, t BackendType, info SandboxInfo) 
 	return EncodeSpec(p)
 }
 
+// UpdateSandbox changes a sandbox in place. A spec whose difference needs a replacement is refused.
+func (e *Engine) UpdateSandbox(ctx context.Context, ref SandboxRef, up SandboxUpdate) (SandboxInfo, error) {
+	ctx = withPrincipal(ctx, up.Principal)
+	rec := AuditRecord{Operation: OpUpdate, Backend: ref.Backend, Endpoint: ref.Endpoint, ID: ref.id(), Fingerprint: Fingerprint(up.Spec), Principal: &up.Principal}
+	p, err := e.cfg.Registry.ParseSpec(up.Spec)
+	if err != nil {
 		return SandboxInfo{}, e.refused(rec, err)
 	}
 	op := Operation{Name: OpUpdate, Packages: len(up.AddPackages) > 0, Pause: up.Paused != nil && *up.Paused}

@@ -279,13 +279,6 @@ func (e *fakeEndpoint) List(ctx context.Context) ([]sandboxcore.SandboxInfo, err
 	return out, nil
 }
 
-type fakeSandbox struct {
-	f    *Fake
-	info sandboxcore.SandboxInfo
-}
-
-func (s *fakeSandbox) Info() sandboxcore.SandboxInfo { return s.info }
-
 // ReadLive gives cpu and memory as the last update left them.
 func (e *fakeEndpoint) ReadLive(ctx context.Context, nativeID string, p *sandboxcore.Profile) error {
 	if err := e.f.call(ctx, "live"); err != nil {
@@ -298,6 +291,13 @@ func (e *fakeEndpoint) ReadLive(ctx context.Context, nativeID string, p *sandbox
 	}
 	return nil
 }
+
+type fakeSandbox struct {
+	f    *Fake
+	info sandboxcore.SandboxInfo
+}
+
+func (s *fakeSandbox) Info() sandboxcore.SandboxInfo { return s.info }
 
 func (s *fakeSandbox) Run(ctx context.Context, req sandboxcore.RunRequest, stdout, stderr io.Writer) (sandboxcore.RunResult, error) {
 	if err := s.f.call(ctx, "run"); err != nil {
@@ -379,6 +379,8 @@ func (s *fakeSandbox) Update(ctx context.Context, p *sandboxcore.Profile, marks 
 	return s.with(ctx, "update", func(o *fakeObject) error {
 		if s.f.Records {
 			o.info.Marks = marks
+		} else {
+			o.live = p
 		}
 		return nil
 	})
@@ -386,8 +388,6 @@ func (s *fakeSandbox) Update(ctx context.Context, p *sandboxcore.Profile, marks 
 
 func (s *fakeSandbox) Destroy(ctx context.Context) error {
 	if err := s.f.call(ctx, "destroy"); err != nil {
-		} else {
-			o.live = p
 		return err
 	}
 	s.f.Remove(s.info.NativeID)
