@@ -297,7 +297,7 @@ func (e *Engine) LiveSpec(ctx context.Context, t BackendType, info SandboxInfo) 
 	if err != nil {
 		return "", err
 	}
-	live, ok := optional[LiveReader](ep)
+	live, ok := ep.(LiveReader)
 	if !ok {
 		return info.Marks.Spec, nil
 	}
