@@ -8,6 +8,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -53,6 +54,11 @@ type building struct {
 	// listener is the address that the policy forbids, for sandboxes that have one; release gives it back.
 	listener *listener
 	release  func()
+	// owned is what was made beside it; policy is the one to make, where it is not that of a sandbox.
+	owned  owned
+	policy *networkingv1.NetworkPolicy
+	// again: the policy is looked at for another pod of a sandbox that exists.
+	again bool
 	// closedFirst: the allow-list lets the listener through, so that the policy starts without it and opens later.
 	closedFirst bool
 }
@@ -79,12 +85,16 @@ func (b *building) pod(ctx context.Context) (sandboxcore.ManagedSandbox, error) 
 	}
 	s.principal = &b.req.Principal
 	b.onCreated(s.info)
-	owner := ownedBy("v1", "Pod", created.Name, created.UID)
-	if err := b.belongings(ctx, owner); err != nil {
+	if err := b.begin(ctx, created, ownedBy("v1", "Pod", created.Name, created.UID)); err != nil {
 		return nil, err
 	}
-	if err := b.openGate(ctx, created); err != nil {
-		return nil, err
+	if len(b.req.Env) > 0 {
+		if _, err := b.waitFor(ctx, created.Name, created.UID, takesEnv); err != nil {
+			return nil, err
+		}
+		if err := s.writeEnv(ctx, b.req.Env); err != nil {
+			return nil, err
+		}
 	}
 	running, err := b.waitRunning(ctx, created.Name, created.UID)
 	if err != nil {
@@ -137,35 +147,74 @@ func (e *endpoint) removeLost(ctx context.Context, object string, remove func(co
 	})
 }
 
-// belongings makes what belongs to a sandbox, as the provider: its helper, and its policy.
+// begin makes what belongs to a pod, and lets the pod start.
+func (b *building) begin(ctx context.Context, pod *corev1.Pod, owner metav1.OwnerReference) error {
+	if err := b.belongings(ctx, owner); err != nil {
+		return err
+	}
+	if err := b.openGate(ctx, pod); err != nil {
+		return b.forget(ctx, err)
+	}
+	return nil
+}
+
+// forget removes what belongs to a sandbox that does not know of it yet.
+func (b *building) forget(ctx context.Context, err error) error {
+	left := sandboxcore.WithCleanup(ctx, func(ctx context.Context) error {
+		return b.e.removeOwned(ctx, b.o.namespace, objectName(b.req.Marks), b.owned, "namespace "+b.o.namespace)
+	})
+	if left == nil {
+		return err
+	}
+	return sandboxcore.Violations(append(sandboxcore.AllErrors(err, sandboxcore.CodeProvision), sandboxcore.AllErrors(left, sandboxcore.CodeDeleteFailed)...))
+}
+
+// belongings makes what belongs to a sandbox, as the provider: its helper, and its policy. After an error nothing of it is
+// left, as far as the cluster has told of it.
 func (b *building) belongings(ctx context.Context, owner metav1.OwnerReference) error {
+	if err := b.makeBelongings(ctx, owner); err != nil {
+		return b.forget(ctx, err)
+	}
+	return nil
+}
+
+func (b *building) makeBelongings(ctx context.Context, owner metav1.OwnerReference) error {
 	call, cancel := withDeadline(ctx, b.e.timings.call)
 	defer cancel()
 	cm, err := helperMap(b.req.Marks, b.o, owner)
 	if err != nil {
 		return err
 	}
-	if _, err := b.e.own.kube.CoreV1().ConfigMaps(b.o.namespace).Create(call, cm, metav1.CreateOptions{}); err != nil {
+	made, err := b.e.own.kube.CoreV1().ConfigMaps(b.o.namespace).Create(call, cm, metav1.CreateOptions{})
+	if err != nil {
 		return b.e.failure(call, err, sandboxcore.CodeProvision, "the run helper could not be brought into the cluster", "ConfigMap "+cm.Namespace+"/"+cm.Name, "Correct what the API server complains about.")
 	}
-	if !isolated(b.req.Profile) {
+	b.owned.helper = made.UID
+	np := b.policy
+	switch {
+	case np == nil && !isolated(b.req.Profile):
 		return nil
+	case np == nil:
+		egress := egressOf(b.req.Profile)
+		if b.closedFirst {
+			egress = egress[:0]
+		}
+		np = newPolicy(b.req.Marks, b.o.namespace, egress, owner)
+	default:
+		np.OwnerReferences = []metav1.OwnerReference{owner}
 	}
-	egress := egressOf(b.req.Profile)
-	if b.closedFirst {
-		egress = egress[:0]
-	}
-	np := newPolicy(b.req.Marks, b.o.namespace, egress, owner)
-	if _, err := b.e.own.kube.NetworkingV1().NetworkPolicies(b.o.namespace).Create(call, np, metav1.CreateOptions{}); err != nil {
+	policy, err := b.e.own.kube.NetworkingV1().NetworkPolicies(b.o.namespace).Create(call, np, metav1.CreateOptions{})
+	if err != nil {
 		return b.e.failure(call, err, sandboxcore.CodeProvision, "the network policy of the sandbox could not be created", "NetworkPolicy "+np.Namespace+"/"+np.Name, "Correct what the API server complains about.")
 	}
+	b.owned.policy = policy.UID
 	return nil
 }
 
 // openGate lets the pod start. The pod now carries its own uid, which a copy of it does not have.
 func (b *building) openGate(ctx context.Context, pod *corev1.Pod) error {
 	patch, err := json.Marshal(map[string]any{
-		"metadata": map[string]any{"uid": pod.UID, "annotations": map[string]string{markUID: string(pod.UID)}},
+		"metadata": map[string]any{"uid": pod.UID, "annotations": map[string]string{markUID: string(pod.UID), markOwned: b.owned.String()}},
 		"spec":     map[string]any{"schedulingGates": nil},
 	})
 	if err != nil {
@@ -177,8 +226,13 @@ func (b *building) openGate(ctx context.Context, pod *corev1.Pod) error {
 	return b.e.failure(call, err, sandboxcore.CodeProvision, "the sandbox could not be started", objectID(pod.Namespace+"/"+pod.Name), "Correct what the API server complains about.")
 }
 
-// waitRunning waits until the pod runs. It ends at once for whatever time cannot heal.
+// waitRunning waits until the pod runs.
 func (b *building) waitRunning(ctx context.Context, name string, uid types.UID) (*corev1.Pod, error) {
+	return b.waitFor(ctx, name, uid, func(pod *corev1.Pod) bool { return lifeOf(pod).status == sandboxcore.StatusRunning })
+}
+
+// waitFor waits until the pod is as it should be. It ends at once for whatever time cannot heal.
+func (b *building) waitFor(ctx context.Context, name string, uid types.UID, done func(*corev1.Pod) bool) (*corev1.Pod, error) {
 	nativeID := b.nativeID
 	if nativeID == "" {
 		nativeID = b.o.namespace + "/" + name
@@ -199,7 +253,7 @@ func (b *building) waitRunning(ctx context.Context, name string, uid types.UID) 
 		why := l.gone
 		switch {
 		case why != "":
-		case l.status == sandboxcore.StatusRunning:
+		case done(pod):
 			return pod, nil
 		default:
 			if why = hopeless(pod, b.o.waitForNode); why != "" {
@@ -266,19 +320,18 @@ func (e *endpoint) events(ctx context.Context, namespace string, uid types.UID) 
 	return strings.Join(out, " ")
 }
 
-// finish makes a running sandbox what was promised.
+// finish lets a running sandbox out of hand only when its policy is seen to hold.
 func (b *building) finish(ctx context.Context, s *sandbox) error {
-	if isolated(b.req.Profile) {
-		if err := b.seeClosed(ctx, s); err != nil {
-			// No user code has run in it, and none ever may.
-			if left := sandboxcore.WithCleanup(ctx, s.Destroy); left != nil {
-				return sandboxcore.Violations(append(sandboxcore.AllErrors(err, sandboxcore.CodeProvision), sandboxcore.AllErrors(left, sandboxcore.CodeDeleteFailed)...))
-			}
-			return err
-		}
+	if !isolated(b.req.Profile) {
+		return nil
 	}
-	if len(b.req.Env) > 0 && s.withEnv {
-		return s.writeEnv(ctx, b.req.Env)
+	err := b.seeClosed(ctx, s)
+	if err == nil {
+		return nil
 	}
-	return nil
+	// No user code has run in it, and none ever may.
+	if left := sandboxcore.WithCleanup(ctx, s.Destroy); left != nil {
+		return sandboxcore.Violations(append(sandboxcore.AllErrors(err, sandboxcore.CodeProvision), sandboxcore.AllErrors(left, sandboxcore.CodeDeleteFailed)...))
+	}
+	return err
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/go-logr/logr"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -39,6 +40,8 @@ type endpoint struct {
 	namespaces map[string]bool
 	listings   map[string]*listing
 	listeners  map[string]*listener
+	// checks has one slot for each Sandbox whose pod is being checked.
+	checks     map[types.UID]chan struct{}
 	sandboxAPI *sandboxAPI
 }
 
@@ -69,7 +72,7 @@ func newEndpoint(to target, b *backend) (*endpoint, error) {
 	}
 	return &endpoint{
 		target: to, config: b.config, own: own, now: b.now, log: b.log, timings: b.timings,
-		users: map[string]*client{}, namespaces: map[string]bool{}, listings: map[string]*listing{}, listeners: map[string]*listener{},
+		users: map[string]*client{}, namespaces: map[string]bool{}, listings: map[string]*listing{}, listeners: map[string]*listener{}, checks: map[types.UID]chan struct{}{},
 	}, nil
 }
 

@@ -1,6 +1,7 @@
 package kubernetes
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -15,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/httpstream"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/remotecommand"
@@ -416,22 +418,31 @@ func (t *tail) String() string {
 	return string(t.b)
 }
 
-// exitStatus runs a fixed command that reads and writes nothing to its end, and gives its exit status.
-func (e *endpoint) exitStatus(ctx context.Context, c *client, namespace, pod string, command ...string) (int, error) {
+// answerBytes bounds what a fixed command may say.
+const answerBytes = 64
+
+// command runs a fixed command that reads nothing to its end, and gives its exit status and what it said. A status 0 alone
+// is no yes: the older protocol tells success by a stream that is empty, which a broken connection is, too.
+func (e *endpoint) command(ctx context.Context, c *client, namespace, pod string, command ...string) (code int, said string, err error) {
 	p, err := e.start(ctx, c, namespace, pod, command...)
 	if err != nil {
-		return 0, err
+		return 0, "", err
 	}
 	stop := context.AfterFunc(ctx, func() { _ = p.close() })
 	defer stop()
 	defer p.close() //nolint:errcheck // its end is known by then
-	if _, err := io.Copy(io.Discard, p); err != nil {
+	text, err := io.ReadAll(io.LimitReader(p, answerBytes))
+	if err == nil {
+		_, err = io.Copy(io.Discard, p)
+	}
+	if err != nil {
 		if ctx.Err() != nil {
 			err = ctx.Err()
 		}
-		return 0, err
+		return 0, "", err
 	}
-	return exitCode(p.status())
+	code, err = exitCode(p.status())
+	return code, string(text), err
 }
 
 // exitCode takes the exit status out of a status; an error is something else.
@@ -457,6 +468,40 @@ func exitCode(err error) (int, error) {
 		}
 	}
 	return 0, err
+}
+
+// silence is a reader of a process that ended before it said anything.
+type silence struct{ err error }
+
+func (s silence) Read([]byte) (int, error) { return 0, s.err }
+
+// samePod waits for the first bytes of a helper, and then looks whether its pod is the one that is meant: an exec goes by
+// name, and nothing may be said to the helper of another pod. No uid is used twice, so that a pod which was there before
+// the process began, and is there when it runs, was there all the time.
+func (e *endpoint) samePod(ctx context.Context, c *client, p *process, namespace, pod string, uid types.UID) (io.Reader, error) {
+	call, cancel := withDeadline(ctx, e.timings.call)
+	defer cancel()
+	stop := context.AfterFunc(call, func() { _ = p.close() })
+	first := bufio.NewReader(frames{p})
+	_, err := first.Peek(1)
+	stop()
+	if err != nil {
+		_ = p.close()
+		return silence{err}, nil // whoever reads on tells what it means
+	}
+	now, err := c.kube.CoreV1().Pods(namespace).Get(call, pod, metav1.GetOptions{})
+	switch {
+	case err == nil && now.UID == uid:
+		return first, nil
+	case err == nil:
+		err = gone("the run was refused", namespace+"/"+pod, "Another pod has taken its name. Nothing ran.")
+	case apierrors.IsNotFound(err):
+		err = gone("the run was refused", namespace+"/"+pod, "Its pod was removed meanwhile. Nothing ran.")
+	default:
+		err = e.failure(call, err, sandboxcore.CodeUnreachable, "it could not be seen whether the pod is the one that is meant", objectID(namespace+"/"+pod), "Check the API server. Nothing ran.")
+	}
+	_ = p.close()
+	return nil, err
 }
 
 // notReached is the error of a process that could not be started.

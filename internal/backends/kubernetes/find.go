@@ -144,9 +144,12 @@ func (e *endpoint) managed(pod *corev1.Pod, identity string) (*sandbox, error) {
 		}
 	}
 	s := &sandbox{e: e, namespace: pod.Namespace, name: pod.Name, pod: pod.Name, podUID: pod.UID, withEnv: hasEnv(pod.Spec), principal: marks.Args.Principal}
-	s.labels, s.policy = pod.Annotations[markLabels], pod.Annotations[markPolicy] != ""
+	s.labels, s.owned = pod.Annotations[markLabels], ownedOf(pod.Annotations)
 	s.info = sandboxcore.SandboxInfo{
 		NativeID: nativeID, Endpoint: identity, Marks: marks, CreatedAt: createdAt(marks, pod.CreationTimestamp), Details: details(pod),
+	}
+	if limit := pod.Spec.ActiveDeadlineSeconds; limit != nil && pod.Status.StartTime != nil { // counted from there
+		s.info.ExpiresAt = pod.Status.StartTime.Add(time.Duration(*limit) * time.Second)
 	}
 	l := lifeOf(pod)
 	s.info.Status = l.status

@@ -2,6 +2,7 @@ package kubernetes
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
@@ -38,6 +39,7 @@ type listener struct {
 
 	namespace, name string
 	uid             types.UID
+	owned           owned
 	addr            netip.Addr
 	err             error
 }
@@ -72,6 +74,14 @@ func (b *building) address(ctx context.Context) (netip.Addr, error) {
 	}
 }
 
+// refusal is what happens to a sandbox whose policy does not hold.
+func (b *building) refusal() string {
+	if b.again {
+		return "nothing was run in the sandbox's new pod"
+	}
+	return "the sandbox was removed again"
+}
+
 // seeClosed returns when the policy of a sandbox is seen to hold.
 func (b *building) seeClosed(ctx context.Context, s *sandbox) error {
 	addr, err := b.address(ctx)
@@ -79,7 +89,7 @@ func (b *building) seeClosed(ctx context.Context, s *sandbox) error {
 		return err
 	}
 	never := &sandboxcore.Error{
-		Code: sandboxcore.CodeNetwork, Attempted: "the sandbox was removed again: its network policy does not hold", Object: objectID(s.info.NativeID),
+		Code: sandboxcore.CodeNetwork, Attempted: b.refusal() + ": its network policy does not hold", Object: objectID(s.info.NativeID),
 		Said: fmt.Sprintf("It could still reach %s, which its policy forbids, when create_timeout (%s) was over. No code has run in it.", netip.AddrPortFrom(addr, listenerPort), b.o.createTimeout),
 		Next: "The cluster does not enforce NetworkPolicy: remove network_policy = true, or install a network plugin that does.", Attribute: []string{"kubernetes", keyNetworkPolicy},
 	}
@@ -100,21 +110,37 @@ func (b *building) seeClosed(ctx context.Context, s *sandbox) error {
 	if !b.closedFirst {
 		return nil
 	}
-	np := newPolicy(b.req.Marks, b.o.namespace, egressOf(b.req.Profile), ownedBy("v1", "Pod", s.name, s.podUID))
-	patch, err := json.Marshal(map[string]any{"spec": map[string]any{"egress": np.Spec.Egress}})
+	if err := b.setEgress(ctx, s, egressOf(b.req.Profile)); err != nil {
+		return err
+	}
+	return b.dial(ctx, s, "open", addr, &sandboxcore.Error{
+		Code: sandboxcore.CodeProvision, Attempted: b.refusal() + ": its allow-list has no effect", Object: objectID(s.info.NativeID),
+		Said: fmt.Sprintf("It could not reach %s, which its policy allows, when create_timeout (%s) was over.", netip.AddrPortFrom(addr, listenerPort), b.o.createTimeout),
+		Next: "Look for other network policies of the namespace that select the sandbox.", Attribute: []string{"policy", "network_allow"},
+	})
+}
+
+// setEgress changes what the sandbox's own policy lets out.
+func (b *building) setEgress(ctx context.Context, s *sandbox, egress []networkingv1.NetworkPolicyEgressRule) error {
+	object := "NetworkPolicy " + s.namespace + "/" + s.name
+	change := map[string]any{"spec": map[string]any{"egress": egress, "policyTypes": []string{string(networkingv1.PolicyTypeEgress)}}}
+	if s.owned.policy != "" {
+		change["metadata"] = map[string]any{"uid": s.owned.policy}
+	}
+	patch, err := json.Marshal(change)
 	if err != nil {
 		return err
 	}
 	call, cancel := withDeadline(ctx, b.e.timings.call)
 	defer cancel()
-	if _, err := b.e.own.kube.NetworkingV1().NetworkPolicies(b.o.namespace).Patch(call, np.Name, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
-		return b.e.failure(call, err, sandboxcore.CodeProvision, "the allow-list of the sandbox could not be set", "NetworkPolicy "+np.Namespace+"/"+np.Name, "Correct what the API server complains about.")
+	_, err = b.e.own.kube.NetworkingV1().NetworkPolicies(s.namespace).Patch(call, s.name, types.MergePatchType, patch, metav1.PatchOptions{})
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		return &sandboxcore.Error{
+			Code: sandboxcore.CodeNetwork, Attempted: b.refusal() + ": its network policy is gone", Object: objectID(s.info.NativeID),
+			Said: "Somebody has removed " + object + ".", Next: "Replace the sandbox (terraform apply -replace); it brings its policy.", Attribute: []string{"kubernetes", keyNetworkPolicy},
+		}
 	}
-	return b.dial(ctx, s, "open", addr, &sandboxcore.Error{
-		Code: sandboxcore.CodeProvision, Attempted: "the sandbox was removed again: its allow-list has no effect", Object: objectID(s.info.NativeID),
-		Said: fmt.Sprintf("It could not reach %s, which its policy allows, when create_timeout (%s) was over.", netip.AddrPortFrom(addr, listenerPort), b.o.createTimeout),
-		Next: "Look for other network policies of the namespace that select the sandbox.", Attribute: []string{"policy", "network_allow"},
-	})
+	return b.e.failure(call, err, sandboxcore.CodeProvision, "the network policy of the sandbox could not be set", object, "Correct what the API server complains about.")
 }
 
 // onlyOurs refuses a sandbox that another policy opens: what several policies let out adds up, and the listener shows that
@@ -123,6 +149,9 @@ func (b *building) onlyOurs(ctx context.Context, s *sandbox) error {
 	pod, err := b.e.getPod(ctx, s.namespace, s.pod)
 	if err != nil {
 		return err
+	}
+	if pod.UID != s.podUID { // what was seen, was seen by the name of the pod
+		return gone("it could not be seen whether the network policy holds", s.info.NativeID, "Another pod has taken the name of its pod.")
 	}
 	call, cancel := withDeadline(ctx, b.e.timings.call)
 	defer cancel()
@@ -139,7 +168,7 @@ func (b *building) onlyOurs(ctx context.Context, s *sandbox) error {
 			continue
 		}
 		return &sandboxcore.Error{
-			Code: sandboxcore.CodeNetwork, Attempted: "the sandbox was removed again: its network policy does not hold", Object: objectID(s.info.NativeID),
+			Code: sandboxcore.CodeNetwork, Attempted: b.refusal() + ": its network policy does not hold", Object: objectID(s.info.NativeID),
 			Said: fmt.Sprintf("The NetworkPolicy %s/%s selects it as well and lets something out, and what policies let out adds up. No code has run in it.", np.Namespace, np.Name),
 			Next: "Let that policy leave out pods with the label " + sandboxcore.MarkManaged + ", use a namespace without it, or use network_egress = \"allow\".", Attribute: []string{"kubernetes", keyNetworkPolicy},
 		}
@@ -152,13 +181,18 @@ func (b *building) dial(ctx context.Context, s *sandbox, want string, addr netip
 	left := max(time.Until(b.deadline), time.Second)
 	ctx, cancel := context.WithTimeout(ctx, left+b.e.timings.call)
 	defer cancel()
-	code, err := b.e.exitStatus(ctx, b.e.own, s.namespace, s.pod, helperPath, "dial", want,
+	code, word, err := b.e.command(ctx, b.e.own, s.namespace, s.pod, helperPath, "dial", want,
 		hex.EncodeToString(addr.Unmap().AsSlice()), strconv.Itoa(listenerPort), strconv.FormatInt(left.Milliseconds(), 10))
 	switch {
 	case err != nil:
 		return b.e.failure(ctx, err, sandboxcore.CodeProvision, "it could not be seen whether the network policy holds", objectID(s.info.NativeID), "Run the command again.")
-	case code == 0:
+	case code == 0 && word == "ok\n":
 		return nil
+	case code == 0:
+		return &sandboxcore.Error{
+			Code: sandboxcore.CodeProvision, Attempted: "it could not be seen whether the network policy holds", Object: objectID(s.info.NativeID),
+			Said: "The connection to the run helper ended before it said so.", Next: "Run the command again.",
+		}
 	case code == 1:
 		return never
 	}
@@ -208,15 +242,23 @@ func (e *endpoint) releaseListener(ctx context.Context, l *listener) {
 		return
 	}
 	_ = sandboxcore.WithCleanup(ctx, func(ctx context.Context) error {
-		e.removeListener(ctx, l.namespace, l.name, l.uid)
+		e.removeListener(ctx, l.namespace, l.name, l.uid, l.owned)
 		return nil
 	})
 }
 
-func (e *endpoint) removeListener(ctx context.Context, namespace, name string, uid types.UID) {
+// removeListener removes the pod and what belongs to it. That it failed is no error of a sandbox: the cluster ends the pod
+// after listenerLife.
+func (e *endpoint) removeListener(ctx context.Context, namespace, name string, uid types.UID, beside owned) {
 	now := int64(0)
-	options := metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}, GracePeriodSeconds: &now}
-	if err := e.own.kube.CoreV1().Pods(namespace).Delete(ctx, name, options); err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+	err := e.removeOne(ctx, "Pod "+namespace+"/"+name, uid, func(ctx context.Context, o metav1.DeleteOptions) error {
+		o.GracePeriodSeconds = &now
+		return e.own.kube.CoreV1().Pods(namespace).Delete(ctx, name, o)
+	})
+	if left := e.removeOwned(ctx, namespace, name, beside, "the listener "+namespace+"/"+name); err == nil {
+		err = left
+	}
+	if err != nil {
 		e.log.WarnContext(ctx, "the pod that network policies were checked against could not be removed; it ends by itself", "pod", namespace+"/"+name, "error", err)
 	}
 }
@@ -233,7 +275,8 @@ func (e *endpoint) startListener(ctx context.Context, l *listener, req sandboxco
 	profile.Policy = sandboxcore.Policy{NetworkEgress: sandboxcore.NetworkAllow, CPU: &cpu, MemoryMB: &memory}
 	b := &building{
 		e: e, o: optionsOf(&profile), deadline: time.Now().Add(optionsOf(&profile).createTimeout),
-		req: sandboxcore.CreateRequest{Profile: &profile, Marks: sandboxcore.Marks{Request: "listener-" + req.Marks.Request}},
+		// Another provider process may check the same sandbox at the same time.
+		req: sandboxcore.CreateRequest{Profile: &profile, Marks: sandboxcore.Marks{Request: "listener-" + rand.Text()}},
 	}
 	life := listenerLife
 	pod := &corev1.Pod{
@@ -252,20 +295,15 @@ func (e *endpoint) startListener(ctx context.Context, l *listener, req sandboxco
 		return netip.Addr{}, err
 	}
 	l.name, l.uid = created.Name, created.UID
-	owner := ownedBy("v1", "Pod", created.Name, created.UID)
-	if err := b.belongings(ctx, owner); err != nil {
-		return netip.Addr{}, err
-	}
-	np := newPolicy(b.req.Marks, l.namespace, nil, owner)
-	np.Spec = networkingv1.NetworkPolicySpec{
+	b.policy = newPolicy(b.req.Marks, l.namespace, nil, metav1.OwnerReference{})
+	b.policy.Spec = networkingv1.NetworkPolicySpec{
 		PodSelector: metav1.LabelSelector{MatchLabels: map[string]string{sandboxcore.MarkRequest: requestLabel(b.req.Marks)}},
 		PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeIngress},
 		Ingress:     []networkingv1.NetworkPolicyIngressRule{{}},
 	}
-	if _, err := e.own.kube.NetworkingV1().NetworkPolicies(l.namespace).Create(ctx, np, metav1.CreateOptions{}); err != nil {
-		return netip.Addr{}, e.failure(ctx, err, sandboxcore.CodeProvision, "a network policy could not be created", "NetworkPolicy "+np.Namespace+"/"+np.Name, "Correct what the API server complains about.")
-	}
-	if err := b.openGate(ctx, created); err != nil {
+	err = b.begin(ctx, created, ownedBy("v1", "Pod", created.Name, created.UID))
+	l.owned = b.owned
+	if err != nil {
 		return netip.Addr{}, err
 	}
 	// Its readiness probe is answered: until then lifeOf does not call it running.
@@ -291,7 +329,7 @@ func (e *endpoint) sweepListeners(ctx context.Context, namespace string) {
 	}
 	for i := range list.Items {
 		if p := &list.Items[i]; lifeOf(p).dead || time.Since(p.CreationTimestamp.Time) > 2*time.Duration(listenerLife)*time.Second {
-			e.removeListener(ctx, namespace, p.Name, p.UID)
+			e.removeListener(ctx, namespace, p.Name, p.UID, ownedOf(p.Annotations))
 		}
 	}
 }

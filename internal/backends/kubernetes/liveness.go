@@ -2,6 +2,7 @@ package kubernetes
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -26,6 +27,9 @@ func lifeOf(pod *corev1.Pod) life {
 	case pod.Annotations[markUID] != "" && pod.Annotations[markUID] != string(pod.UID):
 		return life{gone: "Another pod has taken its name: it carries the marks of the first one, but another uid."}
 	case pod.DeletionTimestamp != nil:
+		if pod.Status.Phase == corev1.PodFailed && pod.Status.Reason != "" {
+			return life{gone: ended(pod)} // it had ended by then
+		}
 		return life{gone: "It is being deleted" + because(disruption(pod)) + "."}
 	case pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded:
 		return life{status: sandboxcore.StatusStopped, gone: ended(pod), dead: true}
@@ -72,9 +76,9 @@ func ended(pod *corev1.Pod) string {
 	if pod.Status.Message != "" {
 		parts = append(parts, strings.TrimSuffix(pod.Status.Message, "."))
 	}
-	for _, c := range pod.Status.ContainerStatuses {
+	for _, c := range containers(pod) {
 		t := c.State.Terminated
-		if t == nil {
+		if t == nil || c.Name == envContainer && t.ExitCode == 0 {
 			continue
 		}
 		text := fmt.Sprintf("its container ended with status %d", t.ExitCode)
@@ -131,9 +135,21 @@ func condition(pod *corev1.Pod, kind corev1.PodConditionType) *corev1.PodConditi
 	return nil
 }
 
+// containers are the states of a pod's containers, in the order in which they start.
+func containers(pod *corev1.Pod) []corev1.ContainerStatus {
+	return slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses)
+}
+
+// takesEnv reports whether the pod's first container waits for the environment.
+func takesEnv(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Status.InitContainerStatuses, func(c corev1.ContainerStatus) bool {
+		return c.Name == envContainer && c.State.Running != nil
+	})
+}
+
 // pendingReason says what a pod that has not started waits for.
 func pendingReason(pod *corev1.Pod) string {
-	for _, c := range pod.Status.ContainerStatuses {
+	for _, c := range containers(pod) {
 		if w := c.State.Waiting; w != nil && w.Reason != "" {
 			return w.Reason + because(strings.TrimSuffix(w.Message, "."))
 		}
@@ -146,7 +162,7 @@ func pendingReason(pod *corev1.Pod) string {
 
 // hopeless gives the reason for which a pod that has not started never will, empty while there is hope.
 func hopeless(pod *corev1.Pod, waitForNode bool) string {
-	for _, c := range pod.Status.ContainerStatuses {
+	for _, c := range containers(pod) {
 		w := c.State.Waiting
 		if w == nil {
 			continue

@@ -25,6 +25,7 @@ import (
 const (
 	prefix        = "agentkernel.io/"
 	containerName = "sandbox"
+	envContainer  = "environment"
 	gateName      = prefix + "setup"
 	podNamePrefix = "ak-sandbox-"
 
@@ -33,8 +34,8 @@ const (
 	// Marks of ours beside those of the engine.
 	markUID      = prefix + "uid"      // of the object itself: a copy under the same name has another one
 	markWorkload = prefix + "workload" // what the sandbox is
-	markPolicy   = prefix + "policy"   // it has a network policy of its own
 	markLabels   = prefix + "labels"   // keys of the labels that users asked for
+	markOwned    = prefix + "owned"    // uids of what was made beside it
 
 	helperDir  = "/.agentkernel"
 	helperPath = helperDir + "/akrun"
@@ -114,9 +115,6 @@ func newPod(req sandboxcore.CreateRequest) (*corev1.Pod, error) {
 	if err != nil {
 		return nil, err
 	}
-	if isolated(req.Profile) {
-		annotations[markPolicy] = "true"
-	}
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: objectName(req.Marks), Namespace: o.namespace, Labels: labelsOf(o, req.Marks), Annotations: annotations,
@@ -186,7 +184,10 @@ func podSpec(p *sandboxcore.Profile, helper string, withEnv bool) corev1.PodSpec
 		spec.Volumes = append(spec.Volumes, corev1.Volume{Name: "env", VolumeSource: corev1.VolumeSource{
 			EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory, SizeLimit: &limit},
 		}})
-		c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: "env", MountPath: envDir})
+		env := corev1.VolumeMount{Name: "env", MountPath: envDir}
+		spec.InitContainers = []corev1.Container{envGate(c, env)}
+		env.ReadOnly = true
+		c.VolumeMounts = append(c.VolumeMounts, env)
 	}
 	for i, dir := range writablePaths(p) {
 		v := corev1.Volume{Name: fmt.Sprintf("writable-%d", i)}
@@ -200,6 +201,19 @@ func podSpec(p *sandboxcore.Profile, helper string, withEnv bool) corev1.PodSpec
 	}
 	spec.Containers = []corev1.Container{c}
 	return spec
+}
+
+// envGate is the container that takes the environment of a sandbox: it runs nothing but the helper, and ends when the file
+// is there. It asks for the same as c, so that the pod needs no more than without it.
+func envGate(c corev1.Container, env corev1.VolumeMount) corev1.Container {
+	readOnly := true
+	security := c.SecurityContext.DeepCopy()
+	security.ReadOnlyRootFilesystem = &readOnly
+	return corev1.Container{
+		Name: envContainer, Image: c.Image, ImagePullPolicy: c.ImagePullPolicy, Command: []string{helperPath, "gate", envPath}, WorkingDir: "/",
+		Resources: *c.Resources.DeepCopy(), SecurityContext: security, VolumeMounts: append(slices.Clone(c.VolumeMounts), env),
+		TerminationMessagePolicy: corev1.TerminationMessageReadFile,
+	}
 }
 
 // writablePaths are the paths that are volumes of their own: the workspace, or with fs_allow_write exactly those.

@@ -130,11 +130,20 @@ func (s *sandbox) open(ctx context.Context, withEnv bool) (*runhelper.Conn, erro
 	if withEnv {
 		command = append(command, envPath)
 	}
-	p, err := s.e.start(ctx, c, s.namespace, s.pod, command...)
+	return s.begin(ctx, c, containerName, command...)
+}
+
+// begin starts one helper in a container of the pod.
+func (s *sandbox) begin(ctx context.Context, c *client, container string, command ...string) (*runhelper.Conn, error) {
+	p, err := s.e.startIn(ctx, c, s.namespace, s.pod, container, command...)
 	if err != nil {
 		return nil, s.e.notReached(ctx, err, s.info.NativeID)
 	}
-	return &runhelper.Conn{Control: control{p}, Frames: frames{p}, Close: p.close}, nil
+	said, err := s.e.samePod(ctx, s.e.own, p, s.namespace, s.pod, s.podUID)
+	if err != nil {
+		return nil, err
+	}
+	return &runhelper.Conn{Control: control{p}, Frames: said, Close: p.close}, nil
 }
 
 // frames is the reading side of a process. Where the server told a failure, that is why it ended.
@@ -156,7 +165,9 @@ type control struct{ p *process }
 func (c control) Write(b []byte) (int, error) { return c.p.Write(b) }
 func (c control) Close() error                { return c.p.closeStdin() }
 
-// writeEnv puts the environment of the sandbox into the pod's memory, where neither the API nor the node's disk see it.
+// writeEnv puts the environment of the sandbox into the pod's memory, where neither the API nor the node's disk see it. It
+// does so in the pod's first container, which is the only one that may write there, and ends when it is done: what the code
+// of the sandbox could change would decide about all later runs, and about what is known as secret in their output.
 func (s *sandbox) writeEnv(ctx context.Context, env map[string]string) error {
 	var b strings.Builder
 	for _, k := range slices.Sorted(maps.Keys(env)) {
@@ -168,7 +179,15 @@ func (s *sandbox) writeEnv(ctx context.Context, env map[string]string) error {
 			Said: fmt.Sprintf("It has %d bytes, more than %d.", b.Len(), maxEnvBytes), Next: "Carry such data in a file.", Attribute: []string{"env"},
 		}
 	}
-	return supervised.WriteFile(ctx, s.target(false), envPath, []byte(b.String()), 0o600)
+	c, err := s.e.forUser(ctx, s.principal)
+	if err != nil {
+		return err
+	}
+	first := s.target(false)
+	first.Open = func(ctx context.Context) (*runhelper.Conn, error) {
+		return s.begin(ctx, c, envContainer, helperPath, "run")
+	}
+	return supervised.WriteFile(ctx, first, envPath, []byte(b.String()), 0o600)
 }
 
 // ReadEnv gives the environment that the sandbox was made with.

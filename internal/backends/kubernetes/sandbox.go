@@ -26,7 +26,7 @@ type sandbox struct {
 	object  *sandboxObject
 	withEnv bool
 	labels  string // keys of users' own labels
-	policy  bool   // it has a network policy of its own
+	owned   owned
 	// principal is whoever it was made for; code runs as whoever an operation is for.
 	principal *sandboxcore.Principal
 }
@@ -136,7 +136,7 @@ func (s *sandbox) Destroy(ctx context.Context) error {
 	} else if err := s.e.removePod(ctx, s.namespace, s.name, s.podUID, s.info.NativeID); err != nil {
 		return err
 	}
-	return s.removeBelongings(ctx)
+	return s.e.removeOwned(ctx, s.namespace, s.name, s.owned, objectID(s.info.NativeID))
 }
 
 // removePod deletes one pod and waits until the cluster no longer has it.
@@ -183,30 +183,6 @@ func (e *endpoint) removePod(ctx context.Context, namespace, name string, uid ty
 		Code: sandboxcore.CodeDeleteFailed, Attempted: attempted, Object: objectID(nativeID), Said: said + ".", Err: ctx.Err(),
 		Next: fmt.Sprintf("Run the command again. If node %q is lost for good, remove the node, or the pod with kubectl delete --force.", last.Spec.NodeName),
 	}
-}
-
-// removeBelongings removes the policy and the helper of a sandbox. The cluster does so too, when their owner is gone, but
-// in its own time.
-func (s *sandbox) removeBelongings(ctx context.Context) error {
-	call, cancel := withDeadline(ctx, s.e.timings.call)
-	defer cancel()
-	name := objectName(s.info.Marks)
-	check := func(what string, err error) error {
-		if err == nil || apierrors.IsNotFound(err) {
-			return nil
-		}
-		return s.e.failure(call, err, sandboxcore.CodeDeleteFailed, "what belongs to the sandbox could not be removed",
-			fmt.Sprintf("%s %s/%s of %s", what, s.namespace, name, objectID(s.info.NativeID)), "The cluster removes it by itself; check with kubectl.")
-	}
-	var policy error
-	if s.policy {
-		policy = check("NetworkPolicy", s.e.own.kube.NetworkingV1().NetworkPolicies(s.namespace).Delete(call, name, metav1.DeleteOptions{}))
-	}
-	helper := check("ConfigMap", s.e.own.kube.CoreV1().ConfigMaps(s.namespace).Delete(call, name, metav1.DeleteOptions{}))
-	if policy != nil {
-		return policy
-	}
-	return helper
 }
 
 // bury removes the object of a sandbox that has ended. It is told as gone whether or not that succeeds.

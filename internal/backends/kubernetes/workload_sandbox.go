@@ -28,6 +28,9 @@ const (
 	workspaceClaim = "workspace"
 )
 
+// claimName is what the controller of agent-sandbox calls the claim of a Sandbox.
+func claimName(sandbox string) string { return workspaceClaim + "-" + sandbox }
+
 // sandboxVersions are the versions of the API that we speak, the newest first.
 var sandboxVersions = []string{"v1beta1", "v1alpha1"}
 
@@ -144,6 +147,11 @@ func (b *building) sandbox(ctx context.Context) (sandboxcore.ManagedSandbox, err
 	if err != nil {
 		return nil, err
 	}
+	// Whoever may not look for the claim at the end could not be told that it is gone.
+	_, err = b.e.own.kube.CoreV1().PersistentVolumeClaims(b.o.namespace).Get(ctx, claimName(object.GetName()), metav1.GetOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return nil, b.e.failure(ctx, err, sandboxcore.CodeProvision, attemptedCreate, "namespace "+b.o.namespace, "Grant get on persistentvolumeclaims.")
+	}
 	if err := b.listen(ctx); err != nil {
 		return nil, err
 	}
@@ -167,9 +175,9 @@ func (b *building) sandbox(ctx context.Context) (sandboxcore.ManagedSandbox, err
 	if err := b.belongings(ctx, ownedBy(api.resource().GroupVersion().String(), "Sandbox", created.GetName(), created.GetUID())); err != nil {
 		return nil, err
 	}
-	spec := map[string]any{"metadata": map[string]any{"uid": s.object.uid, "annotations": map[string]any{markUID: string(s.object.uid)}}, "spec": api.running(true)}
+	spec := map[string]any{"metadata": map[string]any{"uid": s.object.uid, "annotations": map[string]any{markUID: string(s.object.uid), markOwned: b.owned.String()}}, "spec": api.running(true)}
 	if err := s.object.patch(ctx, s, spec); err != nil {
-		return nil, err
+		return nil, b.forget(ctx, err)
 	}
 	if s, err = b.waitSandbox(ctx, s); err != nil {
 		return nil, err
@@ -202,9 +210,6 @@ func (b *building) newSandbox(api *sandboxAPI) (*unstructured.Unstructured, erro
 	annotations, err := annotationsOf(b.o, b.req.Marks)
 	if err != nil {
 		return nil, err
-	}
-	if isolated(b.req.Profile) {
-		annotations[markPolicy] = "true"
 	}
 	o := b.o
 	o.env = map[string]string{}
@@ -372,12 +377,15 @@ func (e *endpoint) managedSandbox(object *unstructured.Unstructured, pod *corev1
 	}
 	s := &sandbox{
 		e: e, namespace: object.GetNamespace(), name: object.GetName(), pod: object.GetName(), principal: marks.Args.Principal,
-		labels: meta.Annotations[markLabels], policy: meta.Annotations[markPolicy] != "",
+		labels: meta.Annotations[markLabels], owned: ownedOf(meta.Annotations),
 		object: &sandboxObject{api: api, uid: object.GetUID(), paused: api.suspended(object), verified: meta.Annotations[markVerified]},
 	}
 	s.info = sandboxcore.SandboxInfo{
 		NativeID: nativeID, Endpoint: identity, Marks: marks, CreatedAt: createdAt(marks, object.GetCreationTimestamp()),
 		Status: sandboxcore.StatusStopped, Details: map[string]string{"uid": string(object.GetUID()), "api": api.resource().GroupVersion().String()},
+	}
+	if text, _, _ := unstructured.NestedString(object.Object, "spec", "shutdownTime"); text != "" {
+		s.info.ExpiresAt, _ = time.Parse(time.RFC3339, text)
 	}
 	reason := "its controller has not made its pod"
 	if pod != nil && pod.DeletionTimestamp == nil && metav1.IsControlledBy(pod, object) {

@@ -3,7 +3,8 @@ package kubernetes
 import (
 	"context"
 	"encoding/json"
-	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -36,8 +37,11 @@ func (o *sandboxObject) patch(ctx context.Context, s *sandbox, change map[string
 
 // verify records that the policy of the present pod was seen to hold.
 func (o *sandboxObject) verify(ctx context.Context, s *sandbox) error {
+	if err := o.patch(ctx, s, map[string]any{"metadata": map[string]any{"annotations": map[string]any{markVerified: string(s.podUID)}}}); err != nil {
+		return err
+	}
 	o.verified = string(s.podUID)
-	return o.patch(ctx, s, map[string]any{"metadata": map[string]any{"annotations": map[string]any{markVerified: o.verified}}})
+	return nil
 }
 
 // ready looks for the present pod, and waits for one that the controller is making again. Code runs in it only once its
@@ -49,19 +53,33 @@ func (o *sandboxObject) ready(ctx context.Context, s *sandbox) error {
 	}
 	o.paused = false
 	opts := optionsOf(p)
+	checking := false
 	for until := time.Now().Add(opts.createTimeout); ; {
 		now, err := s.e.lookSandbox(ctx, s.namespace, s.name, s.info.Endpoint)
 		if err != nil {
 			return err
 		}
-		switch now.info.Status {
-		case sandboxcore.StatusRunning:
-			s.pod, s.podUID, s.info.Status, o.verified = now.pod, now.podUID, now.info.Status, now.object.verified
-			if !s.policy || o.verified == string(s.podUID) {
+		if now.object.uid != o.uid {
+			return gone("the sandbox could not be used", s.info.NativeID, "Another Sandbox has taken its name.")
+		}
+		switch {
+		case now.info.Status == sandboxcore.StatusRunning:
+			s.pod, s.podUID, s.owned, s.info.Status, o.verified = now.pod, now.podUID, now.owned, now.info.Status, now.object.verified
+			if !isolated(p) || o.verified == string(s.podUID) {
 				return nil
 			}
-			return o.seeClosed(ctx, s, p)
-		case sandboxcore.StatusPaused:
+			if checking {
+				return o.seeClosed(ctx, s, p)
+			}
+			// Its policy is closed and opened again meanwhile: one at a time, and the others look again.
+			done, err := s.e.checkAlone(ctx, o.uid)
+			if err != nil {
+				return s.e.failure(ctx, err, sandboxcore.CodeStopped, "the sandbox could not be used", objectID(s.info.NativeID), "Run the command again.")
+			}
+			defer done()
+			checking = true
+			continue
+		case now.info.Status == sandboxcore.StatusPaused:
 			return &sandboxcore.Error{
 				Code: sandboxcore.CodeStopped, Attempted: "the sandbox could not be used", Object: objectID(s.info.NativeID), Said: "It is paused.",
 				Next: "Set desired_state = \"running\" on the sandbox first.", Attribute: []string{"desired_state"},
@@ -77,24 +95,46 @@ func (o *sandboxObject) ready(ctx context.Context, s *sandbox) error {
 	}
 }
 
+// checkAlone waits until nobody else of this process checks the policy of a Sandbox.
+func (e *endpoint) checkAlone(ctx context.Context, uid types.UID) (done func(), err error) {
+	e.mu.Lock()
+	slot := e.checks[uid]
+	if slot == nil {
+		slot = make(chan struct{}, 1)
+		e.checks[uid] = slot
+	}
+	e.mu.Unlock()
+	select {
+	case slot <- struct{}{}:
+		return func() { <-slot }, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
 // profile reads the profile that the object itself carries, as far as this backend needs it.
 func (s *sandbox) profile() (*sandboxcore.Profile, error) {
 	return sandboxcore.NewRegistry(Factory()).ParseSpec(s.info.Marks.Spec)
 }
 
-// seeClosed checks the policy for a pod that the controller has made again. The listener it is checked against is under
-// the same policies as at creation.
+// seeClosed checks the policy for a pod that the controller has made again, as at creation: where the allow-list lets the
+// listener through, the policy is closed first. No code runs in the pod meanwhile, and if the check is broken off the policy
+// stays closed and the pod unverified: the next one who wants to run something checks again.
 func (o *sandboxObject) seeClosed(ctx context.Context, s *sandbox, p *sandboxcore.Profile) error {
-	b := &building{e: s.e, req: sandboxcore.CreateRequest{Profile: p, Marks: s.info.Marks}, o: optionsOf(p), identity: s.info.Endpoint, deadline: time.Now().Add(optionsOf(p).createTimeout)}
-	b.req.Marks.Request += fmt.Sprintf("-%s", s.podUID)
+	b := &building{
+		e: s.e, req: sandboxcore.CreateRequest{Profile: p, Marks: s.info.Marks}, o: optionsOf(p), identity: s.info.Endpoint,
+		deadline: time.Now().Add(optionsOf(p).createTimeout), again: true,
+	}
 	if err := b.listen(ctx); err != nil {
 		return err
 	}
 	defer b.release()
+	egress := egressOf(p)
 	if b.closedFirst {
-		// The policy is open for the listener already, so that nothing can be seen from it: the object of the policy is
-		// older than the pod, and that is all that can be said.
-		return o.verify(ctx, s)
+		egress = egress[:0]
+	}
+	if err := b.setEgress(ctx, s, egress); err != nil {
+		return err
 	}
 	if err := b.seeClosed(ctx, s); err != nil {
 		return err
@@ -143,12 +183,18 @@ func (o *sandboxObject) remove(ctx context.Context, s *sandbox) error {
 		return s.e.failure(call, err, sandboxcore.CodeDeleteFailed, attempted, objectID(s.info.NativeID), "Run the command again.")
 	}
 	for until := time.Now().Add(s.e.timings.gone); ; {
-		object, err := resource.Get(ctx, s.name, metav1.GetOptions{})
+		look, done := withDeadline(ctx, s.e.timings.call)
+		object, err := resource.Get(look, s.name, metav1.GetOptions{})
+		failed := s.e.failure(look, err, sandboxcore.CodeDeleteFailed, "it could not be checked whether the sandbox is gone", objectID(s.info.NativeID), "Run the command again.")
+		done()
 		switch {
 		case apierrors.IsNotFound(err), err == nil && object.GetUID() != o.uid:
-			return s.e.podGone(ctx, s, until)
+			if err := s.e.podGone(ctx, s, until); err != nil {
+				return err
+			}
+			return o.claimGone(ctx, s, until)
 		case err != nil:
-			return s.e.failure(ctx, err, sandboxcore.CodeDeleteFailed, "it could not be checked whether the sandbox is gone", objectID(s.info.NativeID), "Run the command again.")
+			return failed
 		}
 		if time.Now().After(until) || !pause(ctx, s.e.timings.poll) {
 			return &sandboxcore.Error{
@@ -179,4 +225,38 @@ func (e *endpoint) podGone(ctx context.Context, s *sandbox, until time.Time) err
 			}
 		}
 	}
+}
+
+// claimGone waits until the claim of the workspace is gone, with the files on it. The cluster removes it, because it belongs
+// to the Sandbox.
+func (o *sandboxObject) claimGone(ctx context.Context, s *sandbox, until time.Time) error {
+	const attempted = "it could not be checked whether the files of the sandbox are gone"
+	name := claimName(s.name)
+	object := "PersistentVolumeClaim " + s.namespace + "/" + name + " of " + objectID(s.info.NativeID)
+	for {
+		call, cancel := withDeadline(ctx, s.e.timings.call)
+		claim, err := s.e.own.kube.CoreV1().PersistentVolumeClaims(s.namespace).Get(call, name, metav1.GetOptions{})
+		failed := s.e.failure(call, err, sandboxcore.CodeDeleteFailed, attempted, object, "Run the command again.")
+		cancel()
+		switch {
+		case apierrors.IsNotFound(err), err == nil && !belongsTo(claim, o.uid):
+			return nil
+		case err != nil:
+			return failed
+		}
+		if time.Now().After(until) || !pause(ctx, s.e.timings.poll) {
+			said := "The cluster still has it."
+			if len(claim.Finalizers) > 0 {
+				said = "The cluster still has it; it has finalizers: " + strings.Join(claim.Finalizers, ", ") + "."
+			}
+			return &sandboxcore.Error{
+				Code: sandboxcore.CodeDeleteFailed, Attempted: "the files of the sandbox could not be removed", Object: object, Said: said,
+				Next: "See what keeps the claim (kubectl describe pvc), and remove it.", Err: ctx.Err(),
+			}
+		}
+	}
+}
+
+func belongsTo(object metav1.Object, uid types.UID) bool {
+	return slices.ContainsFunc(object.GetOwnerReferences(), func(r metav1.OwnerReference) bool { return r.UID == uid })
 }
