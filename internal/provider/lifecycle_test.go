@@ -245,6 +245,35 @@ func TestImportAfterALiveChange(t *testing.T) {
 	}
 }
 
+// TestImportOfAStoppedSandbox: Terraform writes the configuration of an import from what was read, so that nothing in it may
+// be a value that no configuration can have.
+func TestImportOfAStoppedSandbox(t *testing.T) {
+	fake := newFake()
+	s := newServer(t, fake, config{})
+	cfg := config{"profile": profile(t, s, nil)}
+	s.MustApply(tSandbox, protocoltest.State{}, cfg)
+	for _, c := range []struct {
+		status sandboxcore.Status
+		want   any
+	}{{sandboxcore.StatusStopped, nil}, {sandboxcore.StatusPaused, "paused"}, {sandboxcore.StatusRunning, "running"}} {
+		fake.SetStatus("fake-1", c.status)
+		imported, d := s.Import(tSandbox, "docker/fake-1")
+		noErrors(t, d)
+		if got := imported.Get("desired_state"); got != c.want || imported.Get("status") != string(c.status) {
+			t.Errorf("%s is imported as %v", c.status, got)
+		}
+		written := cfg.With(config{"desired_state": imported.Get("desired_state")})
+		p := s.Plan(tSandbox, imported, written)
+		noErrors(t, p.Diags)
+		if starts := c.want == nil; starts != (p.Action == protocoltest.Update) {
+			t.Errorf("%s: planned %s", c.status, p.Action)
+		}
+		after, d := s.Apply(p)
+		noErrors(t, d)
+		s.MustBeSettled(after, written)
+	}
+}
+
 func TestImportOfAForeignObjectIsRefused(t *testing.T) {
 	fake := newFake()
 	s := newServer(t, fake, config{})

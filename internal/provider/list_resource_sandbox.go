@@ -128,7 +128,7 @@ func (l *sandboxListResource) result(ctx context.Context, req list.ListRequest, 
 	m := sandboxModel{Timeouts: noTimeouts()}
 	out.Diagnostics.Append(m.adopt(ctx, info)...)
 	m.show(p, caps, info)
-	m.DesiredState = types.StringValue(string(info.DesiredState("")))
+	m.DesiredState = desiredState(types.StringNull(), info)
 	out.Diagnostics.Append(out.Resource.Set(ctx, &m)...)
 	return out
 }

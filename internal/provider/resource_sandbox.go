@@ -257,7 +257,7 @@ func (r *sandboxResource) Read(ctx context.Context, req resource.ReadRequest, re
 	state.show(p, caps, info)
 	// What the sandbox is stands where the configuration says what it should be, so that a difference plans an update.
 	// One that only sleeps because its time was over is as it was wanted.
-	state.DesiredState = types.StringValue(string(info.DesiredState(sandboxcore.Status(state.DesiredState.ValueString()))))
+	state.DesiredState = desiredState(state.DesiredState, info)
 	resp.Diagnostics.Append(resp.State.Set(ctx, &state)...)
 	resp.Diagnostics.Append(state.identify(ctx, resp.Identity)...)
 }

@@ -102,7 +102,17 @@ func createdAt(info sandboxcore.SandboxInfo) types.String {
 	if created.IsZero() {
 		return types.StringNull()
 	}
-	return types.StringValue(created.UTC().Format(time.RFC3339))
+	return types.StringValue(t.UTC().Format(time.RFC3339))
+}
+
+// desiredState is what desired_state says about a sandbox that looks like info, where before stood there. After an import
+// nothing did, and "stopped" is nothing that a configuration can say: it stays unset, and the next apply starts the sandbox.
+func desiredState(before types.String, info sandboxcore.SandboxInfo) types.String {
+	state := info.DesiredState(sandboxcore.Status(before.ValueString()))
+	if before.IsNull() && state == sandboxcore.StatusStopped {
+		return before
+	}
+	return types.StringValue(string(state))
 }
 
 // adopt fills in the arguments from the marks that the sandbox carries, after an import.

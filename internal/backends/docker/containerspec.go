@@ -122,7 +122,7 @@ func (p *plan) addPaths(host *container.HostConfig, req sandboxcore.CreateReques
 		p.tmpfs = writable
 	} else {
 		for i, w := range writable {
-			name := fmt.Sprintf("agentkernel-%s-%d", req.Marks.Request, i)
+			name := fmt.Sprintf("%s%d", volumePrefix(req.Marks.Request), i)
 			p.volumes[w] = name
 			host.Mounts = append(host.Mounts, volumeMount(name, w, req.Marks.Request, false))
 		}
@@ -131,12 +131,15 @@ func (p *plan) addPaths(host *container.HostConfig, req sandboxcore.CreateReques
 	for _, v := range slices.Sorted(slices.Values(image.volumes)) {
 		v = path.Clean(v)
 		if !slices.ContainsFunc(writable, func(w string) bool { return within(v, w) }) {
-			name := fmt.Sprintf("agentkernel-%s-image-%d", req.Marks.Request, len(p.covered))
+			name := fmt.Sprintf("%simage-%d", volumePrefix(req.Marks.Request), len(p.covered))
 			p.covered = append(p.covered, name)
 			host.Mounts = append(host.Mounts, volumeMount(name, v, req.Marks.Request, true))
 		}
 	}
 }
+
+// volumePrefix begins the names of the volumes that belong to the sandbox of a request.
+func volumePrefix(request string) string { return "agentkernel-" + request + "-" }
 
 // volumeMount mounts a named volume that belongs to the sandbox. What the image has at the path is copied into it.
 func volumeMount(name, path, request string, readOnly bool) mount.Mount {

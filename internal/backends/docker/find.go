@@ -25,6 +25,10 @@ type found struct {
 	imageID string
 	created time.Time
 	mounts  []container.MountPoint
+	// What follows only a look at the one container tells.
+	user string
+	// workspace: the working directory is one of the container's own file system.
+	workspace bool
 }
 
 // listing is the answer to one question that serves a whole refresh: all containers with our mark. Each change drops it.
@@ -114,7 +118,11 @@ func (e *endpoint) inspect(ctx context.Context, id string) (found, error) {
 	if _, gone := stateOf(c.State.Status); gone {
 		return found{}, e.gone(attempted, id)
 	}
-	f := found{id: c.ID, state: c.State.Status, labels: c.Config.Labels, imageID: c.Image, mounts: c.Mounts}
+	f := found{id: c.ID, state: c.State.Status, labels: c.Config.Labels, imageID: c.Image, mounts: c.Mounts, user: c.Config.User}
+	if h := c.HostConfig; h != nil {
+		_, memory := h.Tmpfs[workspaceDir]
+		f.workspace = !h.ReadonlyRootfs && !memory
+	}
 	if t, err := time.Parse(time.RFC3339Nano, c.Created); err == nil {
 		f.created = t
 	}
@@ -140,11 +148,23 @@ func (e *endpoint) managed(f found, engineID string) (*sandbox, error) {
 		switch {
 		case strings.HasPrefix(m.Name, helperVolumePrefix):
 			s.helperVolume = m.Name
-		case strings.HasPrefix(m.Name, "agentkernel-"+marks.Request+"-"):
+		case strings.HasPrefix(m.Name, volumePrefix(marks.Request)):
 			s.volumes = append(s.volumes, m.Name)
 		}
 	}
 	return s, nil
+}
+
+// plan is as much of what the container was made from as giveDirectories needs.
+func (f found) plan(request string) plan {
+	p := plan{workspace: f.workspace, volumes: map[string]string{}}
+	p.options.Config = &container.Config{User: f.user}
+	for _, m := range f.mounts {
+		if m.RW && strings.HasPrefix(m.Name, volumePrefix(request)) {
+			p.volumes[m.Destination] = m.Name
+		}
+	}
+	return p
 }
 
 // List gives every sandbox of ours on the engine.

@@ -108,6 +108,63 @@ func TestStoppedBehindOurBack(t *testing.T) {
 }
 
 // Its volumes go as well when the container was removed by somebody else.
+// A provider that is killed right after the engine has made the container leaves one that never ran. Whoever takes it over
+// gets a sandbox like any other: it starts, and its directories are its user's.
+func TestCreationThatWasCutOff(t *testing.T) {
+	e := engine(t)
+	for name, change := range map[string]func(*sandboxcore.Profile){
+		"workspace": func(*sandboxcore.Profile) {},
+		"volumes":   func(p *sandboxcore.Profile) { p.Policy.FSAllowWrite = []string{"/data", "/workspace"} },
+		"memory":    settings(keyWorkspace, workspaceMemory),
+	} {
+		for way, wake := range map[string]func(*sandbox) error{
+			"resumed": func(s *sandbox) error { return s.Resume(t.Context()) },
+			"paused": func(s *sandbox) error {
+				if err := s.Pause(t.Context()); err != nil {
+					return err
+				}
+				return s.Resume(t.Context())
+			},
+			"run in": func(*sandbox) error { return nil },
+		} {
+			t.Run(name+", "+way, func(t *testing.T) {
+				ctx, cancel := context.WithCancel(t.Context())
+				id := ""
+				_, err := e.Create(ctx, request(profile("user", change)), func(i sandboxcore.SandboxInfo) {
+					id = i.NativeID
+					cancel()
+				})
+				if err == nil || id == "" {
+					t.Fatalf("made %q: %v", id, err)
+				}
+				found, err := engine(t).Find(t.Context(), id, true)
+				if err != nil {
+					t.Fatal(err)
+				}
+				s := as[*sandbox](t, found)
+				t.Cleanup(func() {
+					if err := s.Destroy(context.WithoutCancel(t.Context())); err != nil {
+						t.Error(err)
+					}
+				})
+				if s.Info().Status != sandboxcore.StatusStopped {
+					t.Fatalf("it is %s", s.Info().Status)
+				}
+				if err := wake(s); err != nil {
+					t.Fatal(err)
+				}
+				where := "/workspace"
+				if name == "volumes" {
+					where = "/workspace /data"
+				}
+				if got := shell(t, s, "test $(id -u) != 0; for d in "+where+"; do echo x > $d/f; done; cat /workspace/f").ok(t); got != "x\n" {
+					t.Errorf("wrote %q", got)
+				}
+			})
+		}
+	}
+}
+
 func TestRemovedBehindOurBack(t *testing.T) {
 	e := engine(t)
 	s := create(t, e, profile("python", fsWrite("/workspace", "/data")))

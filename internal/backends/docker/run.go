@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"sync"
 
+	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/client"
 
 	"github.com/agentkernel/terraform-provider-agentkernel/internal/backends/supervised"
@@ -94,14 +95,19 @@ func (s *sandbox) open(ctx context.Context) (conn *runhelper.Conn, started bool,
 	}
 }
 
-// restart starts a container that was stopped from outside.
+// restart starts a container that does not run. One that never ran lost its creator right after the engine had made it,
+// and what was still to be done is done first.
 func (s *sandbox) restart(ctx context.Context, f found) error {
 	info, err := s.e.engineInfo(ctx)
 	if err != nil {
 		return err
 	}
-	arch := goArch(info.Architecture)
-	return s.e.startNew(ctx, s.info.NativeID, arch, s.helperVolume, f.imageID)
+	if f.state == container.StateCreated {
+		if err := s.e.giveDirectories(ctx, f.id, f.imageID, s.info.Marks.Request, f.plan(s.info.Marks.Request)); err != nil {
+			return err
+		}
+	}
+	return s.e.startNew(ctx, f.id, goArch(info.Architecture), s.helperVolume, f.imageID)
 }
 
 // exec starts one helper and gives its streams.

@@ -27,14 +27,8 @@ func (s *sandbox) Info() sandboxcore.SandboxInfo { return s.info }
 // state.
 func (s *sandbox) Pause(ctx context.Context) error {
 	return s.change(ctx, "paused", func(ctx context.Context, state container.ContainerState) error {
-		switch state {
-		case container.StatePaused:
+		if state == container.StatePaused {
 			return nil
-		case container.StateRunning:
-		default:
-			if err := s.e.start(ctx, s.info.NativeID); err != nil {
-				return err
-			}
 		}
 		_, err := s.e.cli.ContainerPause(ctx, s.info.NativeID, client.ContainerPauseOptions{})
 		return err
@@ -44,40 +38,52 @@ func (s *sandbox) Pause(ctx context.Context) error {
 // Resume lets it run again, whether it was paused or stopped.
 func (s *sandbox) Resume(ctx context.Context) error {
 	return s.change(ctx, "resumed", func(ctx context.Context, state container.ContainerState) error {
-		switch state {
-		case container.StateRunning:
+		if state != container.StatePaused {
 			return nil
-		case container.StatePaused:
-			_, err := s.e.cli.ContainerUnpause(ctx, s.info.NativeID, client.ContainerUnpauseOptions{})
-			return err
 		}
-		return s.e.start(ctx, s.info.NativeID)
+		_, err := s.e.cli.ContainerUnpause(ctx, s.info.NativeID, client.ContainerUnpauseOptions{})
+		return err
 	})
 }
 
-// change looks at the state and acts on it, once more if it changed meanwhile.
+// change starts a sandbox that is stopped, and acts on one that runs or is paused: once more if that changed meanwhile.
 func (s *sandbox) change(ctx context.Context, what string, act func(context.Context, container.ContainerState) error) error {
-	ctx, cancel := withDeadline(ctx, s.e.timings.call)
-	defer cancel()
 	defer s.e.listing.drop()
 	var err error
-	for range 3 {
+	for range 4 {
 		var f found
 		if f, err = s.e.inspect(ctx, s.info.NativeID); err != nil {
 			return err
 		}
-		if err = act(ctx, f.state); err == nil {
+		if status, _ := stateOf(f.state); status == sandboxcore.StatusStopped {
+			if err = s.restart(ctx, f); err != nil && !isConflict(err) {
+				return err
+			}
+			continue
+		}
+		call, cancel := withDeadline(ctx, s.e.timings.call)
+		if err = act(call, f.state); err == nil {
+			cancel()
 			return nil
 		}
-		if isNotFound(err) {
+		out := s.e.failure(call, err, sandboxcore.CodeProvision, "the sandbox could not be "+what, objectID(s.info.NativeID),
+			"Check that the engine can freeze containers (the freezer of its cgroups).")
+		cancel()
+		switch {
+		case isNotFound(err):
 			return s.e.gone("the sandbox could not be "+what, s.info.NativeID)
+		case !isConflict(err):
+			return out
 		}
-		if !isConflict(err) {
-			break
+		err = out
+	}
+	if err == nil {
+		err = &sandboxcore.Error{
+			Code: sandboxcore.CodeProvision, Attempted: "the sandbox could not be " + what, Object: objectID(s.info.NativeID),
+			Said: "It stopped again each time that it was started.", Next: "Look at docker inspect and the engine's log; replacing the sandbox makes a new container.",
 		}
 	}
-	return s.e.failure(ctx, err, sandboxcore.CodeProvision, "the sandbox could not be "+what, objectID(s.info.NativeID),
-		"Check that the engine can freeze containers (the freezer of its cgroups).")
+	return err
 }
 
 // Update applies cpu and memory. Labels, and with them the marks, cannot change on a Docker container.
