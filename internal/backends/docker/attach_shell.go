@@ -3,6 +3,8 @@ package docker
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -10,7 +12,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/moby/moby/api/pkg/stdcopy"
 	"github.com/moby/moby/client"
 
 	"github.com/agentkernel/terraform-provider-agentkernel/internal/sandboxcore"
@@ -26,7 +27,7 @@ const textVariable = "AGENTKERNEL_TEXT"
 // becomes the program, so that the id is also that of the session and process group that the engine made for it. The text
 // goes through the positional parameters, because any variable may be one that the run was given.
 const (
-	shellStart = `if [ -n "$AGENTKERNEL_DIR" ]; then cd -- "$AGENTKERNEL_DIR" 2>/dev/null || { echo D; exit 125; }; fi; unset AGENTKERNEL_DIR; ` +
+	shellStart = `if [ -n "$AGENTKERNEL_DIR" ]; then CDPATH= cd -- "$AGENTKERNEL_DIR" >/dev/null 2>&1 || { echo D; exit 125; }; fi; unset AGENTKERNEL_DIR; ` +
 		`command -v "$1" >/dev/null 2>&1 || { echo N; exit 127; }; echo "P$$"; `
 	shellBecome = shellStart + `exec "$@"`
 	shellScript = shellStart + `set -- "$` + textVariable + `"; unset ` + textVariable + `; eval "shift; $1"`
@@ -34,6 +35,12 @@ const (
 	// shellKill ends the process group $1: TERM, after $2 seconds KILL. It tells whether something is alive.
 	shellKill = `kill -TERM "-$1" 2>/dev/null; i=0; while kill -0 "-$1" 2>/dev/null && [ $i -lt "$2" ]; do sleep 1; i=$((i+1)); done; ` +
 		`kill -KILL "-$1" 2>/dev/null; i=0; while kill -0 "-$1" 2>/dev/null && [ $i -lt 5 ]; do sleep 1; i=$((i+1)); done; ! kill -0 "-$1" 2>/dev/null`
+)
+
+// Exit statuses by which the engine says that an exec could not be started.
+const (
+	cannotStart = 126
+	notFound    = 127
 )
 
 const noticeCut = "The output did not end with the program, and its end may not have been brought back."
@@ -61,8 +68,7 @@ func (a *attached) shell(ctx context.Context, req sandboxcore.RunRequest, stdout
 	copied := make(chan struct{})
 	go func() {
 		defer close(copied)
-		// How the run ended, only the engine can tell; a stream that breaks off shows there.
-		_, _ = stdcopy.StdCopy(head, orDiscard(stderr), from)
+		from.err = copyStreams(head, orDiscard(stderr), from)
 	}()
 	sent := make(chan struct{})
 	go func() {
@@ -85,6 +91,37 @@ func (a *attached) shell(ctx context.Context, req sandboxcore.RunRequest, stdout
 	return res, a.shellError(req, end, head)
 }
 
+// copyStreams takes the streams of an exec apart until they end. Where they break off inside a frame that is an error, which
+// the engine's own library (stdcopy) takes for the end.
+func copyStreams(stdout, stderr io.Writer, r io.Reader) error {
+	for {
+		var h [demuxHeader]byte
+		if _, err := io.ReadFull(r, h[:]); err != nil {
+			if errors.Is(err, io.EOF) {
+				return nil
+			}
+			return err
+		}
+		to := stdout
+		switch h[0] {
+		case demuxStdout:
+		case demuxStderr:
+			to = stderr
+		case demuxSystem:
+			said, _ := io.ReadAll(io.LimitReader(r, min(int64(binary.BigEndian.Uint32(h[4:])), 1024)))
+			return fmt.Errorf("the engine said %q", sandboxcore.Printable(string(said)))
+		default:
+			return fmt.Errorf("the engine sent no stream frame but %q", h)
+		}
+		if _, err := io.CopyN(to, r, int64(binary.BigEndian.Uint32(h[4:]))); err != nil {
+			if errors.Is(err, io.EOF) {
+				err = io.ErrUnexpectedEOF
+			}
+			return err
+		}
+	}
+}
+
 func orDiscard(w io.Writer) io.Writer {
 	if w == nil {
 		return io.Discard
@@ -98,7 +135,11 @@ func (a *attached) shellOptions(req sandboxcore.RunRequest) (client.ExecCreateOp
 		o.Env = append(o.Env, k+"="+v)
 	}
 	if req.WorkingDirectory != "" {
-		o.Env = append(o.Env, "AGENTKERNEL_DIR="+req.WorkingDirectory)
+		dir := req.WorkingDirectory
+		if !strings.HasPrefix(dir, "/") {
+			dir = "./" + dir // "-" alone would be the directory before
+		}
+		o.Env = append(o.Env, "AGENTKERNEL_DIR="+dir)
 	}
 	if req.Kind != sandboxcore.RunCommand {
 		if len(req.Text) > maxShellCode || bytes.ContainsRune(req.Text, 0) {
@@ -131,9 +172,10 @@ type shellEnd struct {
 	exit    int
 	ended   bool // the engine told the exit status
 	late    bool
-	dead    bool // the process group was seen to be gone
-	drained bool // the output has ended
-	cut     bool // the output was given up, and some may be missing
+	dead    bool  // the process group was seen to be gone
+	drained bool  // the output has ended
+	cut     bool  // the output was given up, and some may be missing
+	broken  error // the output broke off
 	err     error
 }
 
@@ -148,7 +190,7 @@ func (a *attached) await(ctx context.Context, exec string, head *firstLine, from
 	for waiting := true; waiting; {
 		select {
 		case <-copied:
-			end.drained = true
+			end.drained, end.broken = true, from.err
 			end.exit, end.ended, end.err = a.exitOf(ctx, exec, true)
 			waiting = false
 		case <-tick.C:
@@ -162,12 +204,14 @@ func (a *attached) await(ctx context.Context, exec string, head *firstLine, from
 			end.err, waiting = ctx.Err(), false
 		}
 	}
-	if !req.KeepBackground || end.late || ctx.Err() != nil {
+	if !req.KeepBackground || end.late || !end.ended || ctx.Err() != nil {
 		end.dead = a.killGroup(ctx, head, req.Grace)
 	}
 	if !end.drained {
 		how := drain(ctx, copied, from, a.e.timings.drainStall, a.e.timings.drainMost)
-		end.drained = how == drainWhole
+		if end.drained = how == drainWhole; end.drained {
+			end.broken = from.err
+		}
 		// A process that was meant to stay may hold the output open without a word.
 		end.cut = how == drainEndless || how == drainStalled && !req.KeepBackground
 	}
@@ -212,6 +256,8 @@ func drain(ctx context.Context, copied <-chan struct{}, from *arriving, stall, m
 type arriving struct {
 	r io.Reader
 	n atomic.Int64
+	// err is why it broke off; nil when it just ended. Only for who has seen that nothing is read any more.
+	err error
 }
 
 func (a *arriving) Read(p []byte) (int, error) {
@@ -281,12 +327,21 @@ func (a *attached) shellError(req sandboxcore.RunRequest, end shellEnd, head *fi
 		e.Said, e.Next, e.Attribute = fmt.Sprintf("It did not end within %s. %s", req.Timeout, left), "Raise the timeout of the run or of the profile's policy, or make the run shorter.", []string{"timeout"}
 	case end.err != nil:
 		e.Attempted, e.Said, e.Next, e.Err = "the run was given up", left, "Find out what it had done by then before it runs again.", end.err
+	case end.broken != nil:
+		e.Attempted, e.Err = "the output of the run broke off", end.broken
+		e.Said, e.Next = "The connection to the engine ended in the middle of it. "+left, "Find out what the run did before it runs again."
+		if end.ended && req.KeepBackground {
+			// What the engine tells of its exit status is not to be relied on: it may be 126 for a stream that broke off.
+			e.Said = "The connection to the engine ended in the middle of it. What it left in the background was not ended."
+		}
 	case !end.ended:
 		e.Said, e.Next = "The engine did not tell how it ended.", "Find out what it did before it runs again."
 	case line == "D":
 		e.Code, e.Said, e.Next, e.Attribute = sandboxcore.CodeValue, "working_directory does not exist in the container. Nothing ran.", "Name one that exists.", []string{"working_directory"}
 	case line == "N":
 		e.Code, e.Said, e.Next = sandboxcore.CodeOperation, "The program or interpreter was not found in the container. Nothing ran.", "Use a container that has it."
+	case !strings.HasPrefix(line, "P") && end.exit != cannotStart && end.exit != notFound:
+		e.Said, e.Next = "Nothing came of its output, not even that it began. "+left, "Find out what it did before it runs again."
 	case !strings.HasPrefix(line, "P"):
 		e.Code, e.Said = sandboxcore.CodeProvision, "The container's shell could not be started. Nothing ran."
 		e.Next = "The container's root file system is read-only: without sh nothing can run in it."

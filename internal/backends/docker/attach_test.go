@@ -1,11 +1,15 @@
 package docker
 
 import (
+	"bytes"
 	"context"
+	"io"
+	"net"
 	"os"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -224,6 +228,11 @@ func TestAttachedReadOnlyRoot(t *testing.T) {
 	}
 	refused(t, run(sandboxcore.RunRequest{Kind: sandboxcore.RunCommand, Argv: []string{"no-such-program"}}).err, sandboxcore.CodeOperation, "Nothing ran")
 	refused(t, run(sandboxcore.RunRequest{Kind: sandboxcore.RunScript, Text: []byte("true"), WorkingDirectory: "/absent"}).err, sandboxcore.CodeValue, "working_directory")
+	for _, dir := range []string{"-", "tmp"} {
+		refused(t, run(sandboxcore.RunRequest{
+			Kind: sandboxcore.RunScript, Text: []byte("pwd"), WorkingDirectory: dir, Env: map[string]string{"OLDPWD": "/", "CDPATH": "/"},
+		}).err, sandboxcore.CodeValue, "working_directory")
+	}
 	refused(t, run(sandboxcore.RunRequest{Kind: sandboxcore.RunScript, Text: make([]byte, maxShellCode+1)}).err, sandboxcore.CodeValue, "98305")
 	refused(t, a.WriteFile(t.Context(), "f", nil, 0o600), sandboxcore.CodeOperation, "read-only")
 	o = run(sandboxcore.RunRequest{Kind: sandboxcore.RunScript, Text: []byte("echo up; sleep 65 & sleep 66"), Timeout: time.Second, Grace: 100 * time.Millisecond})
@@ -433,5 +442,114 @@ func TestAttachedRefusals(t *testing.T) {
 	lax := attachedProfile("box", func(p *sandboxcore.Profile) { p.Policy.Strict, p.Policy.MemoryMB = false, &memory })
 	if v, err := reg.Decide(lax, nil, nil); err != nil || !slices.Equal(v.Unenforced, []string{sandboxcore.DimensionMemory}) {
 		t.Errorf("%+v %v", v, err)
+	}
+}
+
+// cutter passes connections on to the engine, and cuts the one of an exec after so many bytes of output.
+func cutter(t *testing.T, after int64, reset bool) sandboxcore.Settings {
+	t.Helper()
+	if host := os.Getenv("DOCKER_HOST"); host != "" && host != "unix:///var/run/docker.sock" {
+		testenv.Skip(t, testenv.Docker, "the engine is not at its default socket", "unset DOCKER_HOST")
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all sync.WaitGroup
+	ended := make(chan struct{})
+	t.Cleanup(func() { _ = l.Close(); close(ended); all.Wait() })
+	all.Go(func() {
+		for {
+			in, err := l.Accept()
+			if err != nil {
+				return
+			}
+			all.Go(func() { <-ended; _ = in.Close() }) // the client keeps it for its next call
+			all.Go(func() {
+				out, err := net.Dial("unix", "/var/run/docker.sock")
+				if err != nil {
+					_ = in.Close()
+					return
+				}
+				all.Go(func() {
+					_, _ = io.Copy(out, in)
+					if half, ok := out.(*net.UnixConn); ok {
+						_ = half.CloseWrite()
+					}
+				})
+				n, _ := io.CopyN(in, out, 1<<10) // answers to calls are short
+				if n == 1<<10 {
+					n, _ = io.CopyN(in, out, after)
+				}
+				if tcp, ok := in.(*net.TCPConn); ok && n == after && reset {
+					_ = tcp.SetLinger(0)
+				}
+				_ = in.Close()
+				_ = out.Close()
+			})
+		}
+	})
+	return sandboxcore.Settings{keyHost: "tcp://" + l.Addr().String()}
+}
+
+// TestAttachedReadOnlyRootConnectionBreaks: output that breaks off is never a success, whatever the program made of it.
+func TestAttachedReadOnlyRootConnectionBreaks(t *testing.T) {
+	e := engine(t)
+	id := somebodys(t, e, func(_ *container.Config, h *container.HostConfig) { h.ReadonlyRootfs = true })
+	whole := attachIt(t, e, attachedProfile(id))
+	for name, test := range map[string]struct {
+		reset bool
+		after string // what the program does when its output is out
+		keep  bool
+		says  string
+	}{
+		"reset":          {true, "", false, "were ended"},
+		"closed":         {false, "", false, "were ended"},
+		"still running":  {true, "; sleep 69", false, "were ended"},
+		"what stays":     {true, "; sleep 70 >/dev/null 2>&1 &", true, "was not ended"},
+		"what would run": {true, "; sleep 71", true, "were ended"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			through := dial(t, cutter(t, 100_000, test.reset), getenvNone)
+			a := attachIt(t, through, attachedProfile(id))
+			// Nobody reads what comes after the cut: the program must not care.
+			var out bytes.Buffer
+			res, err := a.Run(t.Context(), sandboxcore.RunRequest{
+				Kind: sandboxcore.RunScript, Text: []byte("trap '' PIPE; head -c 200000 /dev/zero 2>/dev/null" + test.after), Timeout: time.Minute, Grace: 100 * time.Millisecond, KeepBackground: test.keep,
+			}, &out, nil)
+			if sandboxcore.CodeOf(err) != sandboxcore.CodeUnknownOutcome || out.Len() == 0 || out.Len() >= 200_000 {
+				t.Fatalf("%+v, %d bytes, %v", res, out.Len(), err)
+			}
+			refused(t, err, sandboxcore.CodeUnknownOutcome, test.says)
+			count := execute(t.Context(), whole, sandboxcore.RunRequest{Kind: sandboxcore.RunScript, Timeout: time.Minute, Text: []byte(
+				`for p in /proc/[0-9]*; do read -r pid name state rest <"$p/stat" 2>/dev/null && [ "$name" = "(sleep)" ] && [ "$state" != Z ] && tr '\0' ' ' <"$p/cmdline"; done; true`)})
+			if stays := strings.Contains(count.stdout, "sleep 70"); strings.Contains(count.stdout, "sleep 69") || strings.Contains(count.stdout, "sleep 71") || name == "what stays" && !stays {
+				t.Errorf("alive: %q", count.stdout)
+			}
+		})
+	}
+}
+
+// TestCopyStreams: streams are taken apart, and end only between frames.
+func TestCopyStreams(t *testing.T) {
+	frame := func(kind byte, text string) string {
+		return string([]byte{kind, 0, 0, 0, 0, 0, 0, byte(len(text))}) + text
+	}
+	whole := frame(1, "out") + frame(2, "err") + frame(1, "") + frame(1, "more")
+	for n := range len(whole) + 1 {
+		var out, errOut bytes.Buffer
+		err := copyStreams(&out, &errOut, strings.NewReader(whole[:n]))
+		between := n == 0 || n == 11 || n == 22 || n == 30 || n == len(whole)
+		if (err == nil) != between {
+			t.Errorf("after %d bytes: %v", n, err)
+		}
+		if n == len(whole) && (out.String() != "outmore" || errOut.String() != "err") {
+			t.Errorf("%q %q", out.String(), errOut.String())
+		}
+	}
+	for _, bad := range []string{frame(3, "no\x1b such"), frame(7, "x"), "HTTP/1.1 500 Internal"} {
+		if err := copyStreams(io.Discard, io.Discard, strings.NewReader(bad)); err == nil || strings.Contains(err.Error(), "\x1b") {
+			t.Errorf("%q: %v", bad, err)
+		}
 	}
 }
