@@ -102,7 +102,7 @@ func createdAt(info sandboxcore.SandboxInfo) types.String {
 	if created.IsZero() {
 		return types.StringNull()
 	}
-	return types.StringValue(t.UTC().Format(time.RFC3339))
+	return types.StringValue(created.UTC().Format(time.RFC3339))
 }
 
 // desiredState is what desired_state says about a sandbox that looks like info, where before stood there. After an import
