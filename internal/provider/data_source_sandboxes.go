@@ -34,7 +34,7 @@ func (d *sandboxesDataSource) Metadata(_ context.Context, req datasource.Metadat
 var foundTypes = map[string]attr.Type{
 	"id": types.StringType, "backend": types.StringType, "endpoint": types.StringType, "native_id": types.StringType,
 	"name": types.StringType, "labels": types.MapType{ElemType: types.StringType}, "spec": types.StringType, "fingerprint": types.StringType,
-	"status": types.StringType, "created_at": types.StringType,
+	"status": types.StringType, "created_at": types.StringType, "expires_at": types.StringType,
 }
 
 func (d *sandboxesDataSource) Schema(_ context.Context, _ datasource.SchemaRequest, resp *datasource.SchemaResponse) {
@@ -56,6 +56,7 @@ func (d *sandboxesDataSource) Schema(_ context.Context, _ datasource.SchemaReque
 				"fingerprint": text("SHA-256 of `spec`, in hexadecimal."),
 				"status":      text("`running`, `paused` or `stopped`."),
 				"created_at":  text("When it was created, in RFC 3339."),
+				"expires_at":  text("When the backend itself ends or pauses it, in RFC 3339; null where there is no such time."),
 			}},
 		},
 		"unreachable": schema.MapAttribute{
@@ -116,6 +117,6 @@ func foundObject(t sandboxcore.BackendType, info sandboxcore.SandboxInfo) types.
 		"endpoint": types.StringValue(info.Endpoint), "native_id": types.StringValue(info.NativeID),
 		"name": types.StringValue(sandboxcore.Printable(info.Marks.Name)), "labels": mapValue(labels),
 		"spec": types.StringValue(sandboxcore.Clean(info.Marks.Spec)), "fingerprint": types.StringValue(sandboxcore.Fingerprint(info.Marks.Spec)),
-		"status": types.StringValue(string(info.Status)), "created_at": createdAt(info),
+		"status": types.StringValue(string(info.Status)), "created_at": createdAt(info), "expires_at": timeText(info.ExpiresAt),
 	})
 }

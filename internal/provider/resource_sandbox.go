@@ -114,6 +114,8 @@ func (r *sandboxResource) Schema(ctx context.Context, _ resource.SchemaRequest, 
 			"status":     computed("`running`, `paused` or `stopped`. A stopped sandbox starts when code is run in it."),
 			"isolation":  computed("Isolation tier of the sandbox."),
 			"created_at": computed("When it was created, in RFC 3339."),
+			"expires_at": computed("When the backend itself ends the sandbox, or pauses it, in RFC 3339: as `max_lifetime` says, or on `e2b` as the `idle_timeout` of the profile, which each run renews. " +
+				"Null where there is no such time. Read at each refresh; a new value alone plans nothing."),
 		},
 	}
 }
@@ -311,6 +313,9 @@ func (r *sandboxResource) Update(ctx context.Context, req resource.UpdateRequest
 	}
 	plan.show(p, caps, info)
 	plan.CreatedAt = state.CreatedAt
+	if !change.touch { // nothing was asked, so that nothing is known but what was before
+		plan.ExpiresAt = state.ExpiresAt
+	}
 	resp.Diagnostics.Append(resp.State.Set(ctx, &plan)...)
 	resp.Diagnostics.Append(plan.identify(ctx, resp.Identity)...)
 }

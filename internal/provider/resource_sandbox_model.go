@@ -37,6 +37,7 @@ type sandboxModel struct {
 	Status       types.String         `tfsdk:"status"`
 	Isolation    types.String         `tfsdk:"isolation"`
 	CreatedAt    types.String         `tfsdk:"created_at"`
+	ExpiresAt    types.String         `tfsdk:"expires_at"`
 }
 
 var bindingTypes = map[string]attr.Type{
@@ -88,7 +89,7 @@ func (m *sandboxModel) show(p *sandboxcore.Profile, caps sandboxcore.Capabilitie
 	m.Endpoint = types.StringValue(info.Endpoint)
 	m.Status = types.StringValue(string(info.Status))
 	m.Isolation = types.StringValue(string(caps.Isolation))
-	m.CreatedAt = createdAt(info)
+	m.CreatedAt, m.ExpiresAt = createdAt(info), timeText(info.ExpiresAt)
 	m.Binding = bindingObject(p, m.Profile.ValueString(), m.Endpoint, m.ID)
 	m.EnvWO = types.MapNull(types.StringType)
 }
@@ -99,10 +100,15 @@ func createdAt(info sandboxcore.SandboxInfo) types.String {
 	if created.IsZero() {
 		created = info.CreatedAt
 	}
-	if created.IsZero() {
+	return timeText(created)
+}
+
+// timeText is a time in RFC 3339; null if there is none.
+func timeText(t time.Time) types.String {
+	if t.IsZero() {
 		return types.StringNull()
 	}
-	return types.StringValue(created.UTC().Format(time.RFC3339))
+	return types.StringValue(t.UTC().Format(time.RFC3339))
 }
 
 // desiredState is what desired_state says about a sandbox that looks like info, where before stood there. After an import

@@ -188,7 +188,7 @@ func (r *sandboxResource) ModifyPlan(ctx context.Context, req resource.ModifyPla
 			report.error(ctx, err, sandboxcore.CodeSpec)
 			return
 		}
-		r.planUpdate(state, &plan, p, change.touch)
+		r.planUpdate(state, &plan, p, change.touch, undecided(ctx, &plan))
 		resp.RequiresReplace.Append(change.blame...)
 		if len(change.replace) > 0 {
 			resp.Diagnostics.Append(replaceWarning(state.ID.ValueString(), change.replace))
@@ -256,20 +256,37 @@ func (r *sandboxResource) planName(ctx context.Context, req resource.ModifyPlanR
 }
 
 func (r *sandboxResource) planCreate(plan *sandboxModel, p *sandboxcore.Profile) {
-	plan.ID, plan.NativeID, plan.Endpoint, plan.CreatedAt = types.StringUnknown(), types.StringUnknown(), types.StringUnknown(), types.StringUnknown()
+	plan.ID, plan.NativeID, plan.Endpoint = types.StringUnknown(), types.StringUnknown(), types.StringUnknown()
+	plan.CreatedAt, plan.ExpiresAt = types.StringUnknown(), types.StringUnknown()
 	plan.Status = plan.DesiredState
 	r.planSpec(plan, p)
 }
 
 // planUpdate: whatever the backend is asked to change, the sandbox is afterwards as it is wanted. If nothing is asked it
-// stays as it is, also dormant.
-func (r *sandboxResource) planUpdate(state, plan *sandboxModel, p *sandboxcore.Profile, touch bool) {
-	plan.ID, plan.NativeID, plan.Endpoint, plan.CreatedAt = state.ID, state.NativeID, state.Endpoint, state.CreatedAt
-	plan.Status = state.Status
-	if touch {
+// stays as it is, also dormant. maybe: what is asked is not known yet.
+func (r *sandboxResource) planUpdate(state, plan *sandboxModel, p *sandboxcore.Profile, touch, maybe bool) {
+	plan.ID, plan.NativeID, plan.Endpoint = state.ID, state.NativeID, state.Endpoint
+	plan.CreatedAt, plan.ExpiresAt, plan.Status = state.CreatedAt, state.ExpiresAt, state.Status
+	if touch || maybe { // being touched may renew its time
+		plan.ExpiresAt = types.StringUnknown()
+	}
+	switch {
+	case touch:
 		plan.Status = plan.DesiredState
+	case maybe && !state.Status.Equal(plan.DesiredState):
+		plan.Status = types.StringUnknown()
 	}
 	r.planSpec(plan, p)
+}
+
+// undecided reports whether an argument by which an update touches the sandbox is not known yet.
+func undecided(ctx context.Context, plan *sandboxModel) bool {
+	for _, v := range []attr.Value{plan.Profile, plan.Name, plan.Labels, plan.Packages, plan.Timeouts.Object, plan.DesiredState} {
+		if t, err := v.ToTerraformValue(ctx); err != nil || !t.IsFullyKnown() {
+			return true
+		}
+	}
+	return false
 }
 
 // planSpec fills in what follows from the spec.

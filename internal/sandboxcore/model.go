@@ -269,6 +269,9 @@ type SandboxInfo struct {
 	Status    Status
 	Marks     Marks
 	CreatedAt time.Time
+	// ExpiresAt is when the backend itself ends or pauses the sandbox unless its time is renewed; zero: it never does. Of a
+	// sandbox that is dormant it is past.
+	ExpiresAt time.Time
 	// Dormant: it is paused because its time was over, not because somebody wanted it to be. It counts as running: the
 	// next use wakes it.
 	Dormant bool

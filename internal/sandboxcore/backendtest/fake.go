@@ -139,6 +139,13 @@ func (f *Fake) AddAlien() string {
 	return f.add(sandboxcore.Marks{}, nil, true).info.NativeID
 }
 
+// SetExpiry changes the time at which an object ends.
+func (f *Fake) SetExpiry(nativeID string, at time.Time) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.objects[nativeID].info.ExpiresAt = at
+}
+
 // Env gives the environment that an object was made with.
 func (f *Fake) Env(nativeID string) map[string]string {
 	f.mu.Lock()
