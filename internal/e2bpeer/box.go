@@ -60,7 +60,8 @@ type box struct {
 	run        context.Context //nolint:containedctx // as above
 	cutStreams context.CancelFunc
 
-	procs processes
+	procs   processes
+	kernels kernels
 }
 
 // setup makes the inside of the namespaces: files of its own under /home and /tmp, a /proc of its own.

@@ -39,6 +39,8 @@ type Options struct {
 	EnvdVersion string
 	// World, when not nil, is what sandboxes can reach; without it they have a loopback interface only. Needs root.
 	World *World
+	// DeafInterpreter: a code interpreter that goes on when its client goes away, as older ones do.
+	DeafInterpreter bool
 	// EnvdURL: answers name the address of a sandbox's daemon, as servers of the protocol e2b-rest/1 may.
 	EnvdURL bool
 	// Plain: no process and no namespace is made, for tests of the control plane alone.
@@ -237,8 +239,6 @@ func (p *Peer) AddForeign() (string, error) {
 	}
 	return b.id, nil
 }
-
-//go:fix inline
 
 func (p *Peer) watch(plane string, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -77,6 +77,10 @@ func (p *Peer) proxyRequest(w http.ResponseWriter, r *http.Request) {
 		lost(http.StatusForbidden, "Missing or invalid traffic access token", nil)
 		return
 	}
+	if port == portInterpreter && b.template == interpreterTemplate && !p.opt.Plain {
+		b.interpreterHandler().ServeHTTP(w, r)
+		return
+	}
 	if port != portEnvd || p.opt.Plain {
 		lost(http.StatusBadGateway, "The sandbox is running but port is not open", map[string]any{"port": port})
 		return

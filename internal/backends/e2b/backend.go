@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -97,8 +98,8 @@ func (b *backend) LiveFields() []string {
 // Capabilities are what a sandbox enforces. KillsTree stays false: what is left of a run is found by a mark in its
 // environment and by its ancestors, and a process that sheds both escapes until the sandbox ends. KeepBackground stays
 // false: envd reports no end before every holder of the output is gone. MaxLifetime stays false: each run renews the time.
-func (b *backend) Capabilities(*sandboxcore.Profile) sandboxcore.Capabilities {
-	return sandboxcore.Capabilities{
+func (b *backend) Capabilities(p *sandboxcore.Profile) sandboxcore.Capabilities {
+	c := sandboxcore.Capabilities{
 		Isolation:        sandboxcore.IsolationMicroVM,
 		Shell:            true,
 		Languages:        []string{"python", "bash"},
@@ -115,6 +116,10 @@ func (b *backend) Capabilities(*sandboxcore.Profile) sandboxcore.Capabilities {
 		Pause:            true,
 		LiveUpdate:       []string{"network"},
 	}
+	if p != nil && optionsOf(p).interpreter {
+		c.Stateful, c.Languages = true, slices.Clone(interpreterLanguages)
+	}
+	return c
 }
 
 // Connect gives the endpoint. It speaks to nobody: that happens with the first call that needs an answer.

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net/http"
 	"strings"
+	"time"
 
 	"github.com/agentkernel/terraform-provider-agentkernel/internal/sandboxcore"
 )
@@ -28,10 +29,8 @@ func (e *endpoint) Create(ctx context.Context, req sandboxcore.CreateRequest, on
 	}
 	s := &sandbox{e: e, o: o, session: sessionOf(answer), info: sandboxcore.SandboxInfo{
 		NativeID: answer.SandboxID, Endpoint: e.place.identity(), Status: sandboxcore.StatusRunning, Marks: req.Marks, CreatedAt: req.Marks.Created,
-		Details: map[string]string{},
+		ExpiresAt: e.b.now().Add(time.Duration(body.Timeout) * time.Second), Details: details(&sandboxDetail{sandboxAnswer: *answer, TemplateID: o.template}),
 	}}
-	s.info.Details = details(&sandboxDetail{sandboxAnswer: *answer, TemplateID: o.template})
-	s.info.Details["expires_at"] = rfc3339(e.b.now().Add(o.idle))
 	if onCreated != nil {
 		onCreated(s.info)
 	}
@@ -161,16 +160,13 @@ func (e *endpoint) checkCreated(ctx context.Context, s *sandbox, answer *sandbox
 		return refuse("Traffic to its ports was to be limited, but the server gave no traffic token.",
 			"Use a server that supports it, or set allow_public_traffic = true if its network protects it.", keyAllowPublicTraffic)
 	}
-	if want.AllowInternetAccess {
-		return nil
-	}
 	d, err := e.api.get(ctx, s.info.NativeID)
 	if err != nil {
-		return e.sandboxFailure(ctx, err, sandboxcore.CodeProvision, "the network policy of the new sandbox could not be read back; it was ended again", s.info.NativeID)
+		return e.sandboxFailure(ctx, err, sandboxcore.CodeProvision, "the new sandbox could not be read back; it was ended again", s.info.NativeID)
 	}
 	if said := readBack(want, d); said != "" {
 		return e.networkMismatch(s.info.NativeID, said+"; the sandbox was ended again", "Use a server that enforces the policy, or another policy.")
 	}
-	s.info.Details = details(d)
+	s.info.ExpiresAt, s.info.Details = expiry(d), details(d)
 	return nil
 }

@@ -23,6 +23,7 @@ type endpoint struct {
 	log     *slog.Logger
 	times   *timings
 	listing listing
+	cells   cells
 }
 
 func newEndpoint(b *backend, transport http.RoundTripper) *endpoint {
@@ -132,7 +133,7 @@ func (e *endpoint) managed(d *sandboxDetail) (*sandbox, error) {
 	}
 	s := &sandbox{e: e, o: e.b.options(settings, idle), info: sandboxcore.SandboxInfo{
 		NativeID: d.SandboxID, Endpoint: e.place.identity(), Marks: marks, CreatedAt: marks.Created,
-		Status: sandboxcore.StatusRunning, Details: details(d),
+		Status: sandboxcore.StatusRunning, ExpiresAt: expiry(d), Details: details(d),
 	}}
 	if marks.Created.IsZero() {
 		s.info.CreatedAt = d.StartedAt.Time
@@ -140,17 +141,25 @@ func (e *endpoint) managed(d *sandboxDetail) (*sandbox, error) {
 	if d.State == statePaused {
 		s.info.Status = sandboxcore.StatusPaused
 		// The server does not say who paused it. While its time is not over, somebody did; afterwards its time may have.
-		s.info.Dormant = s.o.autoPause && !d.EndAt.IsZero() && !d.EndAt.After(e.b.now())
+		s.info.Dormant = s.o.autoPause && !s.info.ExpiresAt.IsZero() && !s.info.ExpiresAt.After(e.b.now())
 	}
 	s.session = sessionOf(&d.sandboxAnswer)
 	return s, nil
 }
 
+// endless is a year that no lifetime reaches: servers that let a sandbox live for ever tell an end far away.
+const endless = 2200
+
+// expiry is when the time of a sandbox is over; zero: never, or the server does not tell.
+func expiry(d *sandboxDetail) time.Time {
+	if d.EndAt.Year() >= endless {
+		return time.Time{}
+	}
+	return d.EndAt.UTC()
+}
+
 func details(d *sandboxDetail) map[string]string {
 	out := map[string]string{}
-	if !d.EndAt.IsZero() {
-		out["expires_at"] = d.EndAt.UTC().Format(time.RFC3339)
-	}
 	for k, v := range map[string]string{"template": d.TemplateID, "envd_version": d.EnvdVersion} {
 		if v != "" {
 			out[k] = sandboxcore.Printable(v)

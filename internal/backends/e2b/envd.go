@@ -177,8 +177,11 @@ type daemon struct {
 	user  string
 }
 
-func (s *sandbox) daemon(user string) (*daemon, error) {
-	r, err := s.e.place.routeTo(s.info.NativeID, s.session.domain, s.session.envdURL, portEnvd)
+func (s *sandbox) daemon(user string) (*daemon, error) { return s.daemonAt(portEnvd, user) }
+
+// daemonAt is daemon for another port of the sandbox.
+func (s *sandbox) daemonAt(port int, user string) (*daemon, error) {
+	r, err := s.e.place.routeTo(s.info.NativeID, s.session.domain, s.session.envdURL, port)
 	if err != nil {
 		return nil, err
 	}

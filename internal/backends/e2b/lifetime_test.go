@@ -174,8 +174,8 @@ func TestLifetime(t *testing.T) {
 				if i.DesiredState(sandboxcore.StatusPaused) != sandboxcore.StatusPaused && i.Status == sandboxcore.StatusPaused {
 					t.Error("a wanted pause would be planned again")
 				}
-				if want := rfc3339(began.Add(c.expires)); c.expires != 0 && i.Details["expires_at"] != want {
-					t.Errorf("fresh %v: expires_at %s, want %s", fresh, i.Details["expires_at"], want)
+				if want := began.Add(c.expires); c.expires != 0 && !i.ExpiresAt.Equal(want) {
+					t.Errorf("fresh %v: expires at %s, want %s", fresh, i.ExpiresAt, want)
 				}
 			}
 			// Whatever became of it, it can be destroyed, and twice.

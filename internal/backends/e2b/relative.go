@@ -11,8 +11,10 @@ import (
 // ProfileSettings are the keys of a profile that such a server understands.
 func ProfileSettings() []sandboxcore.Setting { return profileSettings() }
 
-// Capabilities are those of a server that has everything.
-func Capabilities() sandboxcore.Capabilities { return (&backend{}).Capabilities(nil) }
+// Capabilities are those of a profile on a server that has everything.
+func Capabilities(p *sandboxcore.Profile) sandboxcore.Capabilities {
+	return (&backend{}).Capabilities(p)
+}
 
 // Validate gives the refusals of a profile of the given kind.
 func Validate(kind sandboxcore.BackendType, p *sandboxcore.Profile) []*sandboxcore.Error {

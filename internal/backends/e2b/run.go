@@ -92,6 +92,12 @@ func (s *sandbox) Run(ctx context.Context, req sandboxcore.RunRequest, stdout, s
 	if s.info.Status == sandboxcore.StatusPaused && !s.info.Dormant {
 		return sandboxcore.RunResult{}, s.e.notRunning(s.info.NativeID)
 	}
+	interpreter := s.o.interpreter && req.Kind == sandboxcore.RunCode
+	if interpreter {
+		if e := refuseInterpreter(s.e.place.Kind, object, len(req.Stdin) > 0, req.WorkingDirectory); e != nil {
+			return sandboxcore.RunResult{}, e
+		}
+	}
 	resumed, err := s.wake(ctx, max(s.o.idle, req.Timeout+req.Grace+lifetimeMargin))
 	if err != nil {
 		return sandboxcore.RunResult{}, err
@@ -102,6 +108,13 @@ func (s *sandbox) Run(ctx context.Context, req sandboxcore.RunRequest, stdout, s
 			Said: fmt.Sprintf("The sandbox's daemon has version %q; only from %s on can a program's input be ended. Nothing ran.", sandboxcore.Printable(s.session.version), stdinVersion),
 			Next: "Put the data into a file, or use a template with a newer daemon.", Attribute: []string{"stdin"},
 		}
+	}
+	if interpreter {
+		res, err := s.interpret(ctx, req, stdout, stderr)
+		if resumed {
+			res.Notice = joinNotices(noticeWoken, res.Notice)
+		}
+		return res, err
 	}
 	r := &run{s: s, req: req, id: newRunID(), started: make(chan struct{}), done: make(chan struct{})}
 	if r.daemon, err = s.daemon(s.o.user); err != nil {

@@ -18,8 +18,6 @@ type sandbox struct {
 	listed bool
 }
 
-func rfc3339(t time.Time) string { return t.UTC().Format(time.RFC3339) }
-
 // Info is the look that was taken when the handle was made.
 func (s *sandbox) Info() sandboxcore.SandboxInfo { return s.info }
 
@@ -29,7 +27,7 @@ func (s *sandbox) renew(ctx context.Context) {
 		s.e.log.WarnContext(ctx, "the time of a sandbox could not be renewed", "id", s.info.NativeID, "error", err)
 		return
 	}
-	s.info.Details["expires_at"] = rfc3339(s.e.b.now().Add(s.o.idle))
+	s.info.ExpiresAt = s.e.b.now().Add(time.Duration(wholeSeconds(s.o.idle)) * time.Second)
 }
 
 // Pause keeps memory and files and stops the sandbox.
@@ -121,7 +119,7 @@ func (s *sandbox) wake(ctx context.Context, lifetime time.Duration) (resumed boo
 		if said := sameEgress(egress, after); said != "" {
 			return resumed, s.e.networkMismatch(id, said, "Replace the sandbox.")
 		}
-		s.info.Status, s.info.Dormant, s.info.Details = sandboxcore.StatusRunning, false, details(after)
+		s.info.Status, s.info.Dormant, s.info.ExpiresAt, s.info.Details = sandboxcore.StatusRunning, false, expiry(after), details(after)
 	}
 	return resumed, nil
 }

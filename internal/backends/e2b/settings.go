@@ -44,6 +44,7 @@ const (
 	keyRenewOnRefresh     = "renew_on_refresh"
 	keyMetadata           = "metadata"
 	keyAllowHostMount     = "allow_host_mount"
+	keyCodeRunner         = "code_runner"
 )
 
 // Defaults of spec version 1. They never change.
@@ -147,6 +148,12 @@ func profileSettings() []sandboxcore.Setting {
 			Name: keyAllowHostMount, Kind: sandboxcore.KindBool, Default: false,
 			Description: "Whether `metadata` may have the key `host-mount`, by which CubeSandbox mounts directories of its host into the sandbox. Defaults to false.",
 		},
+		{
+			Name: keyCodeRunner, Kind: sandboxcore.KindString, Default: runnerCommand, OneOf: []string{runnerCommand, runnerInterpreter},
+			Description: "What `code` is run by: `command` (the default), an interpreter of its own for each run, or `code_interpreter`, the one of the template, " +
+				"which keeps its variables from run to run and runs as `root`. That one has no exit status: 0 without an error, the number of `SystemExit` or of a shell, " +
+				"1 for anything else. `command` and `script` are never run by it.",
+		},
 	}
 }
 
@@ -161,6 +168,7 @@ type options struct {
 	renewOnRefresh bool
 	metadata       map[string]string
 	hostMount      bool
+	interpreter    bool
 	idle           time.Duration
 }
 
@@ -179,6 +187,7 @@ func optionsFrom(s sandboxcore.Settings, idle float64) options {
 		renewOnRefresh: s.Bool(keyRenewOnRefresh, false),
 		metadata:       s.StringMap(keyMetadata),
 		hostMount:      s.Bool(keyAllowHostMount, false),
+		interpreter:    s.String(keyCodeRunner, runnerCommand) == runnerInterpreter,
 		idle:           time.Duration(idle * float64(time.Second)),
 	}
 }

@@ -31,6 +31,8 @@ type statusError struct {
 	// retryAfter is what the answer asks to wait; negative: it says nothing.
 	retryAfter time.Duration
 	location   string
+	// excerpt is the start of a body that is no JSON: the code interpreter writes its errors so.
+	excerpt string
 }
 
 func (e *statusError) Error() string {
@@ -61,6 +63,7 @@ func readStatusError(r *http.Response) *statusError {
 	if err != nil || json.Unmarshal(body, &wire) != nil {
 		// Servers of this shape that write no JSON still may leave the body empty.
 		e.shaped = err == nil && len(strings.TrimSpace(string(body))) == 0
+		e.excerpt = clip(sandboxcore.Printable(string(body)), 300)
 		return e
 	}
 	e.shaped = wire.Code != nil || wire.Message != ""

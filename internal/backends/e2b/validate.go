@@ -24,6 +24,9 @@ func (b *backend) Validate(p *sandboxcore.Profile) []*sandboxcore.Error {
 	if o.autoResume && !o.autoPause {
 		refuse(sandboxcore.CodeValue, "A sandbox that its time ends for good cannot be woken.", "Set auto_pause = true, or remove auto_resume.", kind, keyAutoResume)
 	}
+	if o.interpreter && p.Settings.String(keyTemplate, "") == "" {
+		refuse(sandboxcore.CodeValue, "The default template has no code interpreter.", "Set template to one that has it, such as code-interpreter-v1.", kind, keyTemplate)
+	}
 	for _, k := range slices.Sorted(maps.Keys(o.metadata)) {
 		switch {
 		case k == hostMountKey && !o.hostMount:

@@ -22,6 +22,9 @@ const (
 	keySHA256    = "sha256"
 	keyFeatures  = "features"
 	keyAutoPause = "auto_pause"
+	// Of the settings that such a server has in common with E2B.
+	keyCodeRunner     = "code_runner"
+	runnerInterpreter = "code_interpreter"
 )
 
 // Factory describes the backend to the registry.
@@ -130,7 +133,7 @@ func (b *backend) Capabilities(p *sandboxcore.Profile) sandboxcore.Capabilities 
 	if p != nil {
 		has = p.Settings.Strings(keyFeatures)
 	}
-	c := e2b.Capabilities()
+	c := e2b.Capabilities(p)
 	c.Isolation = sandboxcore.IsolationNone
 	c.PolicyNetwork, c.AllowlistEntries, c.LiveUpdate = false, nil, nil
 	c.NetworkModes = []sandboxcore.NetworkMode{sandboxcore.NetworkAllow}
@@ -172,6 +175,9 @@ func (b *backend) Validate(p *sandboxcore.Profile) []*sandboxcore.Error {
 	if !has.all(featureLifecycle) {
 		out = append(out, notDeclared(featureLifecycle, p.Name, []string{string(kind), keyManifest}))
 	}
+	if p.Settings.String(keyCodeRunner, "") == runnerInterpreter && !has.all(featureCode) {
+		out = append(out, notDeclared(featureCode, p.Name, []string{string(kind), keyCodeRunner}))
+	}
 	if p.Settings.Bool(keyAutoPause, true) && !has.all(featurePause) {
 		e := notDeclared(featurePause, p.Name, []string{string(kind), keyAutoPause})
 		e.Next = "Set auto_pause = false: the sandbox then ends for good when its time is over."
@@ -193,6 +199,7 @@ func (b *backend) RefuseOperation(p *sandboxcore.Profile, op sandboxcore.Operati
 		}
 	}
 	if op.Name == sandboxcore.OpRun {
+		out = append(out, e2b.RefuseOperation(kind, p, op)...)
 		switch op.Kind {
 		case sandboxcore.RunCode:
 			need("code", featureExec, featureFiles)
@@ -298,6 +305,8 @@ func featureOf(method, path string) string {
 	switch {
 	case strings.HasSuffix(path, "/process.Process/SendInput"), strings.HasSuffix(path, "/process.Process/CloseStdin"):
 		return featureProcess
+	case strings.HasSuffix(path, "/execute"), strings.HasSuffix(path, "/contexts"), strings.Contains(path, "/contexts/"):
+		return featureCode
 	case strings.Contains(path, "/process.Process/"):
 		return featureExec
 	case strings.Contains(path, "/filesystem.Filesystem/"), strings.HasSuffix(path, "/files"):

@@ -27,10 +27,11 @@ const (
 	featureStream    = "exec.stream"
 	featureProcess   = "process.manage"
 	featureFiles     = "files.rw"
+	featureCode      = "code.interpret"
 )
 
 var featureIDs = []string{
-	"code.interpret", featureExec, featureStream, featureFiles, "files.transfer", "files.watch", "network.vpc", "ports.domain", "ports.url",
+	featureCode, featureExec, featureStream, featureFiles, "files.transfer", "files.watch", "network.vpc", "ports.domain", "ports.url",
 	featureProcess, "pty", featureLifecycle, featurePause, featureTimeout, "sessions", "storage.mount", "templates.build", "templates.read",
 }
 
