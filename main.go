@@ -9,9 +9,12 @@ import (
 	"os"
 
 	"github.com/hashicorp/terraform-plugin-framework/providerserver"
+	"github.com/hashicorp/terraform-plugin-go/tfprotov6"
+	"github.com/hashicorp/terraform-plugin-go/tfprotov6/tf6server"
 
 	"github.com/agentkernel/terraform-provider-agentkernel/internal/backends"
 	"github.com/agentkernel/terraform-provider-agentkernel/internal/provider"
+	"github.com/agentkernel/terraform-provider-agentkernel/internal/telemetry"
 )
 
 // Set by the linker.
@@ -27,11 +30,21 @@ func main() {
 		version += "+" + commit
 	}
 	slog.SetDefault(slog.New(provider.LogHandler(os.Stderr)))
-	err := providerserver.Serve(context.Background(), provider.New(version, backends.Registry()), providerserver.ServeOpts{
-		Address: "registry.terraform.io/agentkernel/agentkernel",
-		Debug:   *debug,
-	})
-	if err != nil {
+	if err := serve(context.Background(), *debug); err != nil {
 		log.Fatal(err)
 	}
+}
+
+func serve(ctx context.Context, debug bool) error {
+	tracing := telemetry.Start(ctx, version)
+	defer tracing.Stop(ctx)
+	made := provider.New(version, backends.Registry(), provider.WithTracer(tracing.Tracer()))
+	server := func() tfprotov6.ProviderServer {
+		return provider.Traced(providerserver.NewProtocol6(made())(), tracing.Tracer())
+	}
+	var options []tf6server.ServeOpt
+	if debug {
+		options = append(options, tf6server.WithManagedDebug())
+	}
+	return tf6server.Serve("registry.terraform.io/agentkernel/agentkernel", server, options...)
 }

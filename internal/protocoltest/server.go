@@ -31,11 +31,14 @@ type Server struct {
 // New starts a provider. It is not configured yet.
 func New(tb testing.TB, p func() provider.Provider) *Server {
 	tb.Helper()
-	server, err := providerserver.NewProtocol6WithError(p())()
-	if err != nil {
-		tb.Fatalf("start the provider: %v", err)
-	}
+	return NewServer(tb, providerserver.NewProtocol6(p())())
+}
+
+// NewServer is New for a server that is there, perhaps with something around it.
+func NewServer(tb testing.TB, server tfprotov6.ProviderServer) *Server {
+	tb.Helper()
 	s := &Server{tb: tb, server: server}
+	var err error
 	s.schema, err = server.GetProviderSchema(tb.Context(), &tfprotov6.GetProviderSchemaRequest{})
 	if err != nil {
 		tb.Fatalf("get the schema: %v", err)

@@ -49,6 +49,7 @@ type agentKernelProvider struct {
 	version  string
 	registry *sandboxcore.Registry
 	getenv   func(string) string
+	tracer   sandboxcore.Tracer
 }
 
 func (p *agentKernelProvider) Metadata(_ context.Context, _ provider.MetadataRequest, resp *provider.MetadataResponse) {
@@ -88,7 +89,7 @@ func (p *agentKernelProvider) Configure(ctx context.Context, req provider.Config
 	report := reporter{diags: &resp.Diagnostics, schema: req.Config.Schema}
 	data := &providerData{registry: p.registry}
 	cfg := sandboxcore.EngineConfig{
-		Registry: p.registry, Getenv: p.getenv,
+		Registry: p.registry, Getenv: p.getenv, Tracer: p.tracer,
 		Provider: map[sandboxcore.BackendType]sandboxcore.Settings{}, Unknown: map[sandboxcore.BackendType]bool{},
 	}
 

@@ -26,6 +26,8 @@ type EngineConfig struct {
 	Now func() time.Time
 	// NewID makes random ids; nil: 12 random bytes in hex.
 	NewID func() string
+	// Tracer is told of every step and of every call of a backend; nil: nobody is.
+	Tracer Tracer
 }
 
 // Engine is the single path from a request to a backend. It is safe for concurrent use.
@@ -88,7 +90,7 @@ func (e *Engine) connectFor(ctx context.Context, p *Profile) (Endpoint, string, 
 		return nil, "", err
 	}
 	var id string
-	if placing, ok := ep.(PlacingEndpoint); ok {
+	if placing, ok := optional[PlacingEndpoint](ep); ok {
 		id, err = placing.IdentityFor(ctx, p)
 	} else {
 		id, err = ep.Identity(ctx)
@@ -117,7 +119,7 @@ func (e *Engine) endpoint(ctx context.Context, t BackendType) (Endpoint, error) 
 	if err != nil {
 		return nil, err
 	}
-	ep, err := b.Connect(ctx)
+	ep, err := e.connected(ctx, t, b)
 	if err != nil {
 		return nil, unreachable(t, err)
 	}
@@ -173,7 +175,9 @@ func (e *Engine) CheckBackends() error {
 
 // Admit asks the machine or engine whether it can give what p and op need. atPlan: an endpoint that cannot be reached
 // now is no refusal, since it may exist by the time of the apply.
-func (e *Engine) Admit(ctx context.Context, p *Profile, op Operation, atPlan bool) error {
+func (e *Engine) Admit(ctx context.Context, p *Profile, op Operation, atPlan bool) (err error) {
+	ctx, end := e.step(ctx, "admit", &AuditRecord{Backend: p.Type})
+	defer func() { end(err) }()
 	if atPlan && e.cfg.Unknown[p.Type] {
 		return nil
 	}
@@ -201,9 +205,10 @@ func relax(p *Profile, err error) error {
 }
 
 // Offers asks what the machine or engine of a backend type really has. Unreachable is an answer, not an error.
-func (e *Engine) Offers(ctx context.Context, t BackendType) (Offer, error) {
+func (e *Engine) Offers(ctx context.Context, t BackendType) (o Offer, err error) {
+	ctx, end := e.step(ctx, "probe", &AuditRecord{Backend: t})
+	defer func() { end(err) }()
 	ep, err := e.endpoint(ctx, t)
-	var o Offer
 	if err == nil {
 		o, err = ep.Offers(ctx)
 	}

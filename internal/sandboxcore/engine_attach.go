@@ -28,9 +28,11 @@ func (e *Engine) CheckAttach(spec string, principal *Principal) (*Profile, Verdi
 }
 
 // Attach looks at the environment that an attached profile names and gives its binding. It changes nothing there.
-func (e *Engine) Attach(ctx context.Context, spec string, principal Principal) (Attachment, error) {
+func (e *Engine) Attach(ctx context.Context, spec string, principal Principal) (at Attachment, err error) {
 	ctx = withPrincipal(ctx, principal)
 	rec := AuditRecord{Operation: OpAttach, Principal: &principal}
+	ctx, end := e.step(ctx, "attach", &rec)
+	defer func() { end(err) }()
 	p, verdict, err := e.CheckAttach(spec, &principal)
 	rec.Unenforced = verdict.Unenforced
 	if p != nil {
@@ -40,7 +42,7 @@ func (e *Engine) Attach(ctx context.Context, spec string, principal Principal) (
 		return Attachment{}, e.refused(rec, err)
 	}
 	started := e.cfg.Now()
-	at, err := e.look(ctx, &rec, p, spec)
+	at, err = e.look(ctx, &rec, p, spec)
 	return at, e.finished(rec, started, err)
 }
 
@@ -62,7 +64,7 @@ func (e *Engine) look(ctx context.Context, rec *AuditRecord, p *Profile, spec st
 }
 
 func attachTo(ctx context.Context, ep Endpoint, p *Profile) (AttachedEnvironment, error) {
-	at, ok := ep.(AttachingEndpoint)
+	at, ok := optional[AttachingEndpoint](ep)
 	if !ok {
 		return nil, profileError(p, CodeEnvironmentMode, []string{"environment"}, "this backend cannot bind to an environment that it did not create.", "Choose a backend that attaches.")
 	}

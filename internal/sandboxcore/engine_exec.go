@@ -199,10 +199,12 @@ func checkText(refuse func(attr, object, said, next string), attr string, text [
 
 // Exec runs one request through the gate and the backend. The error is a *RunError when there is output or an exit
 // status to show with it. A run is never started twice.
-func (e *Engine) Exec(ctx context.Context, req ExecRequest) (ExecResult, error) {
-	result := ExecResult{RunID: e.cfg.NewID()}
+func (e *Engine) Exec(ctx context.Context, req ExecRequest) (result ExecResult, err error) {
+	result.RunID = e.cfg.NewID()
 	ctx = withPrincipal(ctx, req.Principal)
 	rec := AuditRecord{Operation: OpRun, Principal: &req.Principal, RunID: result.RunID}
+	ctx, end := e.step(ctx, "run", &rec)
+	defer func() { end(err) }()
 	rec.CodeSHA256, rec.CodeBytes = codeDigest(req)
 	p, verdict, err := e.CheckExec(req)
 	rec.Unenforced = verdict.Unenforced
@@ -226,11 +228,23 @@ func (e *Engine) Exec(ctx context.Context, req ExecRequest) (ExecResult, error) 
 	started := e.cfg.Now()
 	_ = e.secretValues(secrets, req.EnvWO) // known from here on
 	err = NewRedactor(e.secretValues()...).Error(e.exec(ctx, &rec, p, req, env, &result))
+	rec.ExitCode = exitCode(result, err)
 	if done := e.finished(rec, started, err); err == nil && done != nil {
 		// The code did run: whoever cleans up after a failed run has to know.
 		err = runError(AllErrors(done, CodeValue), &result.ExitCode, &result)
 	}
 	return result, err
+}
+
+// exitCode gives the exit status of a run, if it is known.
+func exitCode(result ExecResult, err error) *int {
+	if err == nil {
+		return &result.ExitCode
+	}
+	if run, ok := errors.AsType[*RunError](err); ok {
+		return run.ExitCode
+	}
+	return nil
 }
 
 func codeDigest(req ExecRequest) (string, int) {
@@ -305,7 +319,7 @@ func (e *Engine) bound(ctx context.Context, ep Endpoint, endpoint string, p *Pro
 func (e *Engine) learnSecrets(ctx context.Context, sb ManagedSandbox) error {
 	args := sb.Info().Marks.Args
 	names := append(sortedKeys(args.SecretEnv), args.EnvWO...)
-	reader, ok := sb.(EnvironmentReader)
+	reader, ok := optional[EnvironmentReader](sb)
 	if len(names) == 0 || !ok {
 		return nil
 	}
@@ -337,6 +351,7 @@ func (e *Engine) oneShot(ctx context.Context, rec *AuditRecord, ep Endpoint, p *
 	if created == "" && sb == nil {
 		return err
 	}
+	ctx, end := e.step(ctx, "clean up", rec)
 	cleanup := WithCleanup(ctx, func(ctx context.Context) error {
 		if sb == nil {
 			var ferr error
@@ -349,6 +364,7 @@ func (e *Engine) oneShot(ctx context.Context, rec *AuditRecord, ep Endpoint, p *
 		}
 		return sb.Destroy(ctx)
 	})
+	end(cleanup)
 	if cleanup == nil {
 		return err
 	}
@@ -385,7 +401,7 @@ func (e *Engine) runIn(ctx context.Context, where Environment, p *Profile, req E
 		WorkingDirectory: req.WorkingDirectory, Timeout: timeout, Grace: runGrace, KeepBackground: req.KeepBackground,
 	}
 	margin := runMargin
-	if long, ok := where.(LongFinisher); ok {
+	if long, ok := optional[LongFinisher](where); ok {
 		margin = max(margin, long.FinishTime(run))
 	}
 	// Only the run is under this deadline: the files that it left have one of their own.
@@ -419,7 +435,7 @@ func (e *Engine) runIn(ctx context.Context, where Environment, p *Profile, req E
 			Next: fmt.Sprintf("Accepted are %v (success_exit_codes).", accepted),
 		}}, &res.ExitCode, result)
 	}
-	if err := collectFiles(ctx, where, req.OutputFiles, redactor, result); err != nil {
+	if err := e.collectFiles(ctx, where, req.OutputFiles, redactor, result); err != nil {
 		return runError(AllErrors(err, CodeUnknownOutcome), &res.ExitCode, result)
 	}
 	return nil
@@ -451,7 +467,12 @@ func runError(errs []*Error, exit *int, result *ExecResult) error {
 	return &RunError{Err: errs[0], ExitCode: exit, StdoutTail: result.Stdout.Tail(tailBytes), StderrTail: result.Stderr.Tail(tailBytes)}
 }
 
-func collectFiles(ctx context.Context, where Environment, files []string, redactor *Redactor, result *ExecResult) error {
+func (e *Engine) collectFiles(ctx context.Context, where Environment, files []string, redactor *Redactor, result *ExecResult) (err error) {
+	if len(files) == 0 {
+		return nil
+	}
+	ctx, end := e.step(ctx, "collect files", nil)
+	defer func() { end(err) }()
 	left := int64(MaxOutputFilesBytes)
 	for _, name := range files {
 		bad := func(said, next string, err error) error {

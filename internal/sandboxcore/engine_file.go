@@ -135,7 +135,9 @@ func isAwake(where Environment) bool {
 }
 
 // onFile takes an operation on a file through the gate and the audit log.
-func (e *Engine) onFile(ctx context.Context, rec AuditRecord, req FileRequest, do func(context.Context, Environment) error) error {
+func (e *Engine) onFile(ctx context.Context, rec AuditRecord, req FileRequest, do func(context.Context, Environment) error) (err error) {
+	ctx, end := e.step(ctx, rec.Operation, &rec)
+	defer func() { end(err) }()
 	ctx, cancel := context.WithTimeout(withPrincipal(ctx, req.Principal), fileTimeout)
 	defer cancel()
 	rec.Principal, rec.Backend, rec.ID, rec.Fingerprint = &req.Principal, req.Binding.Backend, req.Binding.ID, Fingerprint(req.Binding.Spec)

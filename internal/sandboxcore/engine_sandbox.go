@@ -137,9 +137,11 @@ func createOperation(req SandboxRequest) Operation {
 
 // CreateSandbox makes a sandbox. onCreated is called as soon as the object exists, so that the caller can record it
 // before anything else can fail; when an error follows, the object is left for the caller to destroy or to keep tainted.
-func (e *Engine) CreateSandbox(ctx context.Context, req SandboxRequest, onCreated func(SandboxInfo)) (SandboxInfo, error) {
+func (e *Engine) CreateSandbox(ctx context.Context, req SandboxRequest, onCreated func(SandboxInfo)) (info SandboxInfo, err error) {
 	rec := AuditRecord{Operation: OpCreate, Fingerprint: Fingerprint(req.Spec), Principal: &req.Principal}
 	ctx = withPrincipal(ctx, req.Principal)
+	ctx, end := e.step(ctx, "create sandbox", &rec)
+	defer func() { end(err) }()
 	p, verdict, err := e.CheckSandbox(req)
 	if p != nil {
 		rec.Backend = p.Type
@@ -170,7 +172,7 @@ func (e *Engine) CreateSandbox(ctx context.Context, req SandboxRequest, onCreate
 	}
 	started := e.cfg.Now()
 	redactor := NewRedactor(e.secretValues(secrets, req.EnvWO)...)
-	info, err := e.create(ctx, ep, p, req, env, func(i SandboxInfo) {
+	info, err = e.create(ctx, ep, p, req, env, func(i SandboxInfo) {
 		i.Endpoint = endpoint
 		rec.ID = SandboxID(p.Type, i.NativeID)
 		onCreated(i)
@@ -211,7 +213,9 @@ func (e *Engine) create(ctx context.Context, ep Endpoint, p *Profile, req Sandbo
 	return info, nil
 }
 
-func (e *Engine) install(ctx context.Context, env Environment, p *Profile, packages []string) error {
+func (e *Engine) install(ctx context.Context, env Environment, p *Profile, packages []string) (err error) {
+	ctx, end := e.step(ctx, "install packages", nil)
+	defer func() { end(err) }()
 	req := installRequest(packages)
 	req.Timeout = max(seconds(p.Policy.Timeout), 10*time.Minute)
 	req.Grace = runGrace
@@ -280,7 +284,9 @@ func otherEndpoint(ref SandboxRef, endpoint string) *Error {
 }
 
 // ReadSandbox looks at a sandbox. CodeGone only when the endpoint that it was made at says so.
-func (e *Engine) ReadSandbox(ctx context.Context, ref SandboxRef) (SandboxInfo, error) {
+func (e *Engine) ReadSandbox(ctx context.Context, ref SandboxRef) (_ SandboxInfo, err error) {
+	ctx, end := e.step(ctx, "read sandbox", &AuditRecord{Backend: ref.Backend, ID: ref.id()})
+	defer func() { end(err) }()
 	sb, endpoint, err := e.open(ctx, ref, false)
 	if err != nil {
 		return SandboxInfo{}, err
@@ -292,12 +298,14 @@ func (e *Engine) ReadSandbox(ctx context.Context, ref SandboxRef) (SandboxInfo, 
 
 // LiveSpec gives the spec of a sandbox as it is now, for an import: what info's marks say, with the limits that were
 // changed in place since where the backend cannot record such a change. A spec that cannot be read is given as it is.
-func (e *Engine) LiveSpec(ctx context.Context, t BackendType, info SandboxInfo) (string, error) {
+func (e *Engine) LiveSpec(ctx context.Context, t BackendType, info SandboxInfo) (_ string, err error) {
+	ctx, end := e.step(ctx, "read live limits", &AuditRecord{Backend: t, ID: SandboxID(t, info.NativeID), Fingerprint: Fingerprint(info.Marks.Spec)})
+	defer func() { end(err) }()
 	ep, err := e.endpoint(ctx, t)
 	if err != nil {
 		return "", err
 	}
-	live, ok := ep.(LiveReader)
+	live, ok := optional[LiveReader](ep)
 	if !ok {
 		return info.Marks.Spec, nil
 	}
@@ -312,9 +320,11 @@ func (e *Engine) LiveSpec(ctx context.Context, t BackendType, info SandboxInfo) 
 }
 
 // UpdateSandbox changes a sandbox in place. A spec whose difference needs a replacement is refused.
-func (e *Engine) UpdateSandbox(ctx context.Context, ref SandboxRef, up SandboxUpdate) (SandboxInfo, error) {
+func (e *Engine) UpdateSandbox(ctx context.Context, ref SandboxRef, up SandboxUpdate) (info SandboxInfo, err error) {
 	ctx = withPrincipal(ctx, up.Principal)
 	rec := AuditRecord{Operation: OpUpdate, Backend: ref.Backend, Endpoint: ref.Endpoint, ID: ref.id(), Fingerprint: Fingerprint(up.Spec), Principal: &up.Principal}
+	ctx, end := e.step(ctx, "update sandbox", &rec)
+	defer func() { end(err) }()
 	p, err := e.cfg.Registry.ParseSpec(up.Spec)
 	if err != nil {
 		return SandboxInfo{}, e.refused(rec, err)
@@ -345,7 +355,6 @@ func (e *Engine) UpdateSandbox(ctx context.Context, ref SandboxRef, up SandboxUp
 	if err == nil {
 		sb, _, err = e.open(ctx, ref, true)
 	}
-	var info SandboxInfo
 	if sb != nil {
 		info = sb.Info()
 		info.Endpoint = endpoint
@@ -403,8 +412,10 @@ func (e *Engine) checkSpecOnObject(ref SandboxRef, marks Marks, p *Profile) erro
 }
 
 // DestroySandbox removes a sandbox and what belongs to it, and asks again whether it is gone. Gone already is success.
-func (e *Engine) DestroySandbox(ctx context.Context, ref SandboxRef) error {
+func (e *Engine) DestroySandbox(ctx context.Context, ref SandboxRef) (err error) {
 	rec := AuditRecord{Operation: OpDestroy, Backend: ref.Backend, Endpoint: ref.Endpoint, ID: ref.id(), Verdict: "allowed"}
+	ctx, end := e.step(ctx, "destroy sandbox", &rec)
+	defer func() { end(err) }()
 	if err := e.audit(rec); err != nil {
 		return err
 	}
@@ -422,7 +433,9 @@ func (e *Engine) DestroySandbox(ctx context.Context, ref SandboxRef) error {
 }
 
 // ListSandboxes gives everything at the endpoint that carries our marks, orphans included.
-func (e *Engine) ListSandboxes(ctx context.Context, t BackendType) ([]SandboxInfo, error) {
+func (e *Engine) ListSandboxes(ctx context.Context, t BackendType) (_ []SandboxInfo, err error) {
+	ctx, end := e.step(ctx, "list sandboxes", &AuditRecord{Backend: t})
+	defer func() { end(err) }()
 	ep, endpoint, err := e.connect(ctx, t)
 	if err != nil {
 		return nil, err

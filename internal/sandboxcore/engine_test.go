@@ -588,3 +588,28 @@ func TestVariableThatIsTooLong(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func TestAuditTellsTheExitStatusWhereItIsKnown(t *testing.T) {
+	b := newBench(t, nil)
+	info := b.create(t)
+	for _, c := range []struct {
+		res  sandboxcore.RunResult
+		err  error
+		want string
+	}{
+		{sandboxcore.RunResult{}, nil, `"verdict":"done"`},
+		{sandboxcore.RunResult{ExitCode: 3}, nil, `"exit_code":3`},
+		{sandboxcore.RunResult{ExitCode: 137, OOMKilled: true}, nil, `"exit_code":137`},
+		{sandboxcore.RunResult{}, errors.New("the connection broke"), `"verdict":"failed"`},
+	} {
+		b.fake.OnRun = func(context.Context, sandboxcore.RunRequest, io.Writer, io.Writer) (sandboxcore.RunResult, error) {
+			return c.res, c.err
+		}
+		_, _ = b.engine.Exec(t.Context(), sandboxcore.ExecRequest{Binding: b.binding(info), Kind: sandboxcore.RunScript, Text: []byte("x"), Principal: sandboxcore.DefaultPrincipal()})
+		lines := strings.Split(strings.TrimSpace(b.auditText(t)), "\n")
+		last := lines[len(lines)-1]
+		if !strings.Contains(last, c.want) || strings.Contains(last, `"exit_code"`) != (c.err == nil) {
+			t.Errorf("%+v: %s", c.res, last)
+		}
+	}
+}

@@ -1,0 +1,46 @@
+package telemetry
+
+import (
+	"context"
+	"log/slog"
+
+	"github.com/go-logr/logr"
+	"go.opentelemetry.io/otel/codes"
+
+	"github.com/agentkernel/terraform-provider-agentkernel/internal/sandboxcore"
+)
+
+// status is the status of a span that failed: the codes, never the text of an error.
+func status(all []sandboxcore.Code) (codes.Code, string) {
+	text := ""
+	for i, c := range all {
+		if i > 0 {
+			text += " "
+		}
+		text += string(c)
+	}
+	return codes.Error, text
+}
+
+// sink takes what the SDK says about itself. Only the messages, which are fixed texts: their values may be parts of
+// OTEL_EXPORTER_OTLP_HEADERS.
+type sink struct{}
+
+var _ logr.LogSink = sink{}
+
+func (sink) Init(logr.RuntimeInfo) {}
+
+// Enabled gives what is a warning or worse.
+func (sink) Enabled(level int) bool { return level <= 1 }
+
+func (sink) Info(_ int, msg string, _ ...any) {
+	slog.WarnContext(context.Background(), "traces", "sdk", msg)
+}
+
+func (sink) Error(_ error, msg string, _ ...any) {
+	slog.WarnContext(context.Background(), "traces", "sdk", msg)
+}
+
+func (s sink) WithValues(...any) logr.LogSink { return s }
+
+func (s sink) WithName(string) logr.LogSink { return s }
