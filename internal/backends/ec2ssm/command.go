@@ -89,6 +89,9 @@ func (m *machine) wait(ctx context.Context, command string, s sending) (*ended, 
 	last := sent.Add(max(s.delivery, m.e.timings.delivery) + s.execution + time.Minute)
 	in := &ssm.GetCommandInvocationInput{CommandId: &command, InstanceId: &m.options.target}
 	refreshed, silent := false, 0
+	late := func(seen string) error {
+		return m.unknown(s.attempted, fmt.Sprintf("the command %s did not end in its time; last seen: %s.", command, seen), nil)
+	}
 	for wait := m.e.timings.pollFirst; ; wait = min(wait*3/2, m.e.timings.pollMost) {
 		if err := m.e.clock.Sleep(ctx, jitter(wait)); err != nil {
 			return nil, err
@@ -112,7 +115,7 @@ func (m *machine) wait(ctx context.Context, command string, s sending) (*ended, 
 		case isThrottled(err):
 			wait = m.e.timings.pollMost
 			if now.After(last) {
-				return nil, m.unknown(s.attempted, "SSM throttled every question about it.", nil)
+				return nil, late("throttled questions about it")
 			}
 			continue
 		case isExpired(err) && !refreshed:
@@ -129,18 +132,20 @@ func (m *machine) wait(ctx context.Context, command string, s sending) (*ended, 
 			return nil, m.unknown(s.attempted, "SSM could not be asked how the command ended.", m.e.failure(ctx, err, s.attempted, m.object))
 		}
 		if aws.ToString(out.CommandId) != command || aws.ToString(out.InstanceId) != m.options.target {
+			if now.After(last) {
+				return nil, late("answers about other commands")
+			}
 			continue
 		}
 		status := strings.ReplaceAll(string(out.Status), " ", "")
 		detail := strings.ReplaceAll(aws.ToString(out.StatusDetails), " ", "")
 		switch status {
 		case "Success", "Cancelled", "TimedOut", "Failed":
-			code := out.ResponseCode
-			return &ended{command: command, status: status, detail: detail, code: code, out: out}, nil
+			return &ended{command: command, status: status, detail: detail, code: out.ResponseCode, out: out}, nil
 		}
 		// Pending, InProgress, Delayed, Cancelling, and whatever AWS may add.
 		if now.After(last) {
-			return nil, m.unknown(s.attempted, fmt.Sprintf("the command %s did not end in its time; last seen: %s.", command, sandboxcore.Printable(status+"/"+detail)), nil)
+			return nil, late(sandboxcore.Printable(status + "/" + detail))
 		}
 	}
 }

@@ -61,6 +61,11 @@ type client struct {
 }
 
 func (e *endpoint) client(ctx context.Context, p *sandboxcore.Profile) (*client, error) {
+	who, _ := sandboxcore.PrincipalOf(ctx)
+	return e.clientOf(ctx, p, who)
+}
+
+func (e *endpoint) clientOf(ctx context.Context, p *sandboxcore.Profile, who sandboxcore.Principal) (*client, error) {
 	base, err := e.loaded(ctx)
 	if err != nil {
 		return nil, err
@@ -75,7 +80,14 @@ func (e *endpoint) client(ctx context.Context, p *sandboxcore.Profile) (*client,
 		}
 	}
 	c := base.Copy()
-	if who, ok := sandboxcore.PrincipalOf(ctx); ok && who.Mode == sandboxcore.IdentityUser && who.EC2SSM != nil {
+	if who.Mode == sandboxcore.IdentityUser {
+		// A user's calls are never made with the provider's own credential.
+		if who.EC2SSM == nil || !rolePattern.MatchString(who.EC2SSM.RoleARN) {
+			return nil, &sandboxcore.Error{
+				Code: sandboxcore.CodeIdentity, Attempted: "AWS could not be asked", Object: p.Name, Said: "a user's runs need the role that is assumed for them.",
+				Next: "Set principal.ec2_ssm.role_arn.", Attribute: []string{"principal", "ec2_ssm", "role_arn"},
+			}
+		}
 		c.Credentials = &assumed{e: e, base: base, who: who, region: base.Region}
 	}
 	return &client{config: c, region: c.Region, ssm: ssm.NewFromConfig(c, func(o *ssm.Options) {
@@ -96,10 +108,8 @@ func (e *endpoint) IdentityFor(ctx context.Context, p *sandboxcore.Profile) (str
 	if err != nil {
 		return "", err
 	}
-	if who, ok := sandboxcore.PrincipalOf(ctx); ok && who.Mode == sandboxcore.IdentityUser && who.EC2SSM != nil {
-		if m := rolePattern.FindStringSubmatch(who.EC2SSM.RoleARN); m != nil {
-			return m[1] + "/" + c.region, nil
-		}
+	if a, ok := c.config.Credentials.(*assumed); ok {
+		return rolePattern.FindStringSubmatch(a.who.EC2SSM.RoleARN)[1] + "/" + c.region, nil
 	}
 	account, err := e.ownAccount(ctx, c.config)
 	if err != nil {

@@ -197,6 +197,11 @@ func TestIdentityRefusals(t *testing.T) {
 			refused(t, err, test.code, test.says)
 		})
 	}
+	// Nor does a user's call that got past the gate use the provider's own credential.
+	for _, who := range []*sandboxcore.EC2SSMPrincipal{nil, {}, {RoleARN: "runner"}} {
+		_, err := newEndpoint(&backend{config: awsConfig{region: p.peer.Region, accessKey: p.key.AccessKey, secretKey: p.key.SecretKey}}).clientOf(t.Context(), profile(userMode), sandboxcore.Principal{Mode: sandboxcore.IdentityUser, Subject: "alice", EC2SSM: who})
+		refused(t, err, sandboxcore.CodeIdentity, "role")
+	}
 	managed := profile(func(p *sandboxcore.Profile) {
 		p.Environment = sandboxcore.EnvironmentManaged
 		p.Settings = sandboxcore.Settings{}

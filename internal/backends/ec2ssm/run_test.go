@@ -138,8 +138,10 @@ func TestWorkingDirectoryAndProgram(t *testing.T) {
 	if o := m.try(t.Context(), req); o.err != nil || o.stdout != dir+"\n" {
 		t.Errorf("%+v", o)
 	}
-	req.WorkingDirectory = "/no/such/place"
-	refused(t, m.try(t.Context(), req).err, sandboxcore.CodeValue, "working_directory", "Nothing ran")
+	for _, dir := range []string{"/no/such/place", "-", "$HOME", "~"} {
+		req.WorkingDirectory = dir
+		refused(t, m.try(t.Context(), req).err, sandboxcore.CodeValue, "working_directory", "Nothing ran")
+	}
 	o := m.try(t.Context(), sandboxcore.RunRequest{Kind: sandboxcore.RunCommand, Argv: []string{"no-such-program"}, Timeout: time.Minute})
 	refused(t, o.err, sandboxcore.CodeOperation, "Nothing ran")
 	req = script("true")

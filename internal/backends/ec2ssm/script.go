@@ -87,7 +87,11 @@ func newPayload(id, runAs string, req sandboxcore.RunRequest) (payload, error) {
 	}
 	b.WriteString("cd \"${HOME:-/}\" 2>/dev/null || cd /\n")
 	if req.WorkingDirectory != "" {
-		fmt.Fprintf(&b, "CDPATH= cd -- %s || exit 125\n", quote(req.WorkingDirectory))
+		dir := req.WorkingDirectory
+		if !strings.HasPrefix(dir, "/") {
+			dir = "./" + dir // "-" alone would be the directory before
+		}
+		fmt.Fprintf(&b, "CDPATH= cd -- %s || exit 125\n", quote(dir))
 	}
 	names := make([]string, 0, len(req.Env))
 	for k := range req.Env {

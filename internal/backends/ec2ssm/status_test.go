@@ -152,6 +152,23 @@ func TestStaleAnswers(t *testing.T) {
 	if o := m.try(t.Context(), script("true")); o.err != nil || o.ExitCode != 3 || o.stdout != "mine" {
 		t.Errorf("%+v", o)
 	}
+	// For ever: the wait ends.
+	for name, state := range map[string]ssmpeer.State{
+		"other commands": {Status: "Success", CommandID: "00000000-0000-0000-0000-000000000000"}, "Pending/Pending": {Status: "Pending", Details: "Pending"},
+		"New/": {Status: "New"},
+	} {
+		_, m, clock := onClock(t, func(lines []string) []ssmpeer.State {
+			if isRun(lines) {
+				return []ssmpeer.State{state}
+			}
+			return []ssmpeer.State{{Status: "Success", Stdout: played(lines, 0, "")}}
+		})
+		from := clock.Now()
+		refused(t, m.try(t.Context(), script("true")).err, sandboxcore.CodeUnknownOutcome, "last seen: ", name)
+		if took := clock.Now().Sub(from); took > 5*time.Minute {
+			t.Errorf("%s: it took %s", name, took)
+		}
+	}
 }
 
 // TestForgedReports: what does not fit together is no report, and never an exit status.
