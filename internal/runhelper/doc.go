@@ -17,8 +17,8 @@
 //     pid namespace of its own: code that kills its supervisor does not get away.
 //   - akrun run FILE: the same as run, with the variables of FILE (KEY=VALUE, each ended by a NUL, less than
 //     1 MiB) over those that it was started with.
-//   - akrun dial closed|open HOST PORT MILLISECONDS: writes "ok" and a newline and ends with 0 as soon as HOST (an
-//     address as 8 or 32 hexadecimal digits) is closed: every attempt to connect failed for two seconds, at least
+//   - akrun dial closed|open HOST PORT MILLISECONDS: writes the line "dialing", and the line "ok" and ends with 0 as
+//     soon as HOST (an address as 8 or 32 hexadecimal digits) is closed: every attempt to connect failed for two seconds, at least
 //     four of them; or open: two attempts in a row succeeded. With 1 when the time is over first, with 4 when
 //     attempts fail for a reason that is not the network's.
 //   - akrun listen PORT: takes and closes connections until SIGTERM or SIGINT.

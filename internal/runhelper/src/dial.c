@@ -143,7 +143,8 @@ static int attempt(const struct address *a)
 }
 
 /* akrun dial closed|open HOST PORT MILLISECONDS: 0 and the word ok as soon as it is so, 1 when the time is over, 4
- * when nothing can be said. The word is for callers whose way of asking can lose a status: none is no yes. */
+ * when nothing can be said. The words are for callers whose way of asking can lose a status: none is no yes, and a
+ * first one says that there is somebody who will answer. */
 int dial_main(int argc, char **argv)
 {
 	struct address a;
@@ -157,6 +158,8 @@ int dial_main(int argc, char **argv)
 		want = OPEN;
 	else
 		return 2;
+	if (sys_write(1, "dialing\n", 8) != 8)
+		return 4;
 	u64 end = now_ms() + limit, first = 0;
 	for (u32 row = 0;;) {
 		u64 begun = now_ms();
