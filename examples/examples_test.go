@@ -3,9 +3,7 @@ package examples_test
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -92,21 +90,19 @@ func TestExamples(t *testing.T) {
 	}
 }
 
-// TestExamplesOfNewerTerraform validates the examples whose constructs an older Terraform does not know. What they do is
-// tested over the plugin protocol, in internal/provider.
+// TestExamplesOfNewerTerraform validates the examples whose constructs not every program knows. What they do is tested
+// over the plugin protocol, in internal/provider.
 func TestExamplesOfNewerTerraform(t *testing.T) {
 	cli := testenv.TerraformCLI(t)
 	var bin string
-	for pattern, minor := range map[string]int{"actions/*": 14, "list-resources/*": 14} {
+	for pattern, part := range map[string]testenv.Part{"actions/*": testenv.Actions, "list-resources/*": testenv.Queries} {
 		dirs, err := filepath.Glob(pattern)
 		if err != nil || len(dirs) == 0 {
 			t.Fatalf("%s: found nothing (%v)", pattern, err)
 		}
 		for _, example := range dirs {
 			t.Run(strings.ReplaceAll(example, string(filepath.Separator), ":"), func(t *testing.T) {
-				if have := minorVersion(t, cli); have < minor {
-					testenv.Skip(t, testenv.Part(fmt.Sprintf("terraform-1.%d", minor)), fmt.Sprintf("%s needs Terraform 1.%d, and this one is 1.%d", example, minor, have), fmt.Sprintf("install Terraform 1.%d", minor))
-				}
+				testenv.Require(t, part)
 				if bin == "" {
 					bin = filepath.Join(t.TempDir(), "terraform-provider-agentkernel")
 					run(t, "..", nil, "go", "build", "-o", bin, ".")
@@ -120,25 +116,6 @@ func TestExamplesOfNewerTerraform(t *testing.T) {
 			})
 		}
 	}
-}
-
-func minorVersion(t *testing.T, cli string) int {
-	t.Helper()
-	out, err := command(t.Context(), ".", []string{"CHECKPOINT_DISABLE=1"}, cli, "version", "-json").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	var version struct {
-		Terraform string `json:"terraform_version"`
-	}
-	if err := json.Unmarshal(out, &version); err != nil {
-		t.Fatal(err)
-	}
-	var major, minor int
-	if _, err := fmt.Sscanf(version.Terraform, "%d.%d", &major, &minor); err != nil {
-		t.Fatalf("version %q: %v", version.Terraform, err)
-	}
-	return minor
 }
 
 func copyFiles(t *testing.T, from, to string) {

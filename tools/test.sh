@@ -15,9 +15,6 @@ clean_terraform_environment "$temp"
 if cli=$(find_terraform) && [ -n "$cli" ]; then
 	# TF_ACC is how terraform-plugin-testing knows that acceptance tests are wanted: with a program at hand they are.
 	export TF_ACC=1 TF_ACC_TERRAFORM_PATH=$cli
-	case $("$cli" version 2>/dev/null | head -n 1) in
-	OpenTofu*) export TF_ACC_PROVIDER_HOST=registry.opentofu.org ;;
-	esac
 fi
 
 # The images of the Docker tests, where that is possible without asking anything of the caller.

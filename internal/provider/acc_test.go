@@ -32,8 +32,7 @@ type factories = map[string]func() (tfprotov6.ProviderServer, error)
 func acceptance(t *testing.T, parts ...testenv.Part) (factories, string) {
 	t.Helper()
 	testenv.Require(t, parts...)
-	cli := testenv.TerraformCLI(t)
-	t.Setenv("TF_ACC_TERRAFORM_PATH", cli)
+	testenv.PluginTesting(t)
 	dir := stateHome(t)
 	getenv := func(name string) string {
 		switch name {

@@ -345,3 +345,28 @@ func TestCLIImportWithGeneratedConfiguration(t *testing.T) {
 	other.must("plan", "-detailed-exitcode", "-no-color")
 	c.destroy()
 }
+
+// TestCLIStateMovesBetweenPrograms: what one of Terraform and OpenTofu has made, the other finds as it was, and destroys.
+func TestCLIStateMovesBetweenPrograms(t *testing.T) {
+	programs := testenv.BothCLIs(t)
+	for i, first := range programs {
+		second := programs[1-i]
+		t.Run(fmt.Sprintf("from %s to %s", first, second), func(t *testing.T) {
+			c := newCLI(t, testenv.Local)
+			c.config(place{typeName: "local_subprocess", block: "{}"}.job(`env = { A = "1" }`, `script = "echo made by the first"`))
+			c.program = first.Path
+			c.must("apply", "-auto-approve", "-no-color")
+			before := c.addresses()
+			c.program = second.Path
+			if !second.OpenTofu {
+				// OpenTofu takes a provider of Terraform's registry for the same of its own; Terraform wants to be told.
+				c.must("state", "replace-provider", "-auto-approve", first.RegistryHost()+"/agentkernel/agentkernel", second.RegistryHost()+"/agentkernel/agentkernel")
+			}
+			c.must("plan", "-detailed-exitcode", "-no-color")
+			if got := c.addresses(); got != before || got == "" {
+				t.Errorf("%s finds %q, and %s made %q", second, got, first, before)
+			}
+			c.destroy()
+		})
+	}
+}

@@ -24,8 +24,6 @@ const (
 	Bubblewrap Part = "bubblewrap"
 	// Local is what tests of local processes run: python3 and bash.
 	Local Part = "local"
-	// Terraform is a Terraform or OpenTofu program.
-	Terraform Part = "terraform"
 	// Root is uid 0.
 	Root Part = "root"
 	// Unprivileged is a way to run a test as an ordinary user: RerunUnprivileged.
@@ -46,7 +44,6 @@ var table = []entry{
 	{Docker, probeDocker, "tools/dockerd.sh up && tools/testimages/build.sh (Debian packages docker.io, debootstrap)"},
 	{Bubblewrap, probeBubblewrap, "apt-get install bubblewrap, and user namespaces allowed"},
 	{Local, probeLocal, "apt-get install python3 bash"},
-	{Terraform, probeTerraform, "put terraform or tofu on the PATH, or set TF_ACC_TERRAFORM_PATH"},
 	{Root, probeRoot, "run the tests as root"},
 	{Unprivileged, probeUnprivileged, "run the tests as root with CAP_SETUID, or as an ordinary user"},
 	{Cgroup, probeCgroup, "run the tests as root on a machine with writable memory and pids controllers"},
@@ -200,38 +197,6 @@ func probeLocal() error {
 		}
 	}
 	return nil
-}
-
-func probeTerraform() error {
-	_, err := terraformCLI()
-	return err
-}
-
-// terraformCLI finds the program the way terraform-plugin-testing does, and a tofu besides.
-func terraformCLI() (string, error) {
-	if path := os.Getenv("TF_ACC_TERRAFORM_PATH"); path != "" {
-		if _, err := exec.LookPath(path); err != nil {
-			return "", fmt.Errorf("TF_ACC_TERRAFORM_PATH: %w", err)
-		}
-		return path, nil
-	}
-	for _, name := range []string{"terraform", "tofu"} {
-		if path, err := exec.LookPath(name); err == nil {
-			return path, nil
-		}
-	}
-	return "", errors.New("no terraform and no tofu on the PATH")
-}
-
-// TerraformCLI gives the path of the Terraform or OpenTofu program to test with, and skips the test without one.
-func TerraformCLI(tb testing.TB) string {
-	tb.Helper()
-	Require(tb, Terraform)
-	path, err := terraformCLI()
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return path
 }
 
 func probeRoot() error {
