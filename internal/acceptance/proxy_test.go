@@ -31,6 +31,7 @@ type engineProxy struct {
 	made     map[string]string // "request <id>" and "volume <name>" of everything that was asked for through here
 	requests []string
 	at       int
+	when     func(r *http.Request) bool
 	act      func(w http.ResponseWriter, forward func())
 }
 
@@ -61,13 +62,20 @@ func newEngineProxy(t *testing.T) *engineProxy {
 		p.requests = append(p.requests, r.Method+" "+r.URL.Path)
 		act := p.act
 		p.noteCreate(r)
-		if len(p.requests) != p.at {
+		switch {
+		case p.when != nil && p.when(r):
+			p.when = nil
+		case len(p.requests) != p.at:
 			act = nil
 		}
 		p.mu.Unlock()
 		forward := func() {
-			if strings.HasSuffix(r.URL.Path, "/create") { // the engine finishes a create whose caller is gone
-				r = r.WithContext(context.WithoutCancel(r.Context()))
+			// The engine finishes a create whose caller is gone, and whatever else it was asked for when something happened.
+			// Without a context that can be cancelled the proxy would look after the caller itself.
+			if strings.HasSuffix(r.URL.Path, "/create") || (act != nil && r.Header.Get("Upgrade") == "") {
+				ctx, cancel := context.WithCancel(context.WithoutCancel(r.Context()))
+				defer cancel()
+				r = r.WithContext(ctx)
 			}
 			engine.ServeHTTP(w, r)
 		}
@@ -152,7 +160,14 @@ func engineSocket() string {
 func (p *engineProxy) reset(n int, act func(w http.ResponseWriter, forward func())) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.requests, p.at, p.act = nil, n, act
+	p.requests, p.at, p.when, p.act = nil, n, nil, act
+}
+
+// await arms act for the first request from now that when holds for.
+func (p *engineProxy) await(when func(r *http.Request) bool, act func(w http.ResponseWriter, forward func())) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.requests, p.at, p.when, p.act = nil, 0, when, act
 }
 
 // seen gives the requests since reset.
