@@ -1,7 +1,6 @@
 package kubernetes
 
 import (
-	"bufio"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -209,15 +208,26 @@ func (a *attached) start(ctx context.Context, command ...string) (*process, erro
 	return a.e.startIn(ctx, a.c, a.pod.Namespace, a.pod.Name, a.container, command...)
 }
 
-// bring writes standard input into the first directory that is writable and from which programs can be started, and prints
-// where. Its text is fixed: the command of an exec is part of the request's address.
-const bring = `for d in /tmp /var/tmp /run /dev/shm "${HOME:-/}" .; do f="$d/.agentkernel-$1"; ` +
-	`if (: >"$f") 2>/dev/null && chmod 700 "$f" && [ -x "$f" ]; then cat >"$f" && echo "$f" && exit 0; rm -f "$f"; exit 3; fi; rm -f "$f" 2>/dev/null; done; exit 4`
+const attemptedBring = "the run helper could not be brought into the container"
+
+// places are where the helper may be put, and found again; the name of its file is the first argument.
+const places = `for d in /tmp /var/tmp /run /dev/shm "${HOME:-/}" .; do f="$d/` + bringPrefix + `$1"; `
+
+const bringPrefix = ".agentkernel-"
+
+// bring writes standard input, which has as many bytes as the second argument says, into the first directory that is
+// writable and from which programs can be started, and prints where. What did not arrive whole is removed: the end of a
+// broken connection looks like the end of the input. Its text is fixed: the command of an exec is part of the request's
+// address.
+const bring = places + `if (: >"$f") 2>/dev/null && chmod 700 "$f" && [ -x "$f" ]; then ` +
+	`cat >"$f" && [ "$(wc -c <"$f")" -eq "$2" ] && echo "$f" && exit 0; rm -f "$f"; exit 3; fi; rm -f "$f" 2>/dev/null; done; exit 4`
+
+// sweep removes what bring may have left, and prints what it could not remove.
+const sweep = places + `rm -f "$f" 2>/dev/null; [ -e "$f" ] && echo "$f"; done; echo swept`
 
 // open brings the helper in, starts it, and takes its file out again as soon as it has answered: a program that runs needs
 // its file no more, and so not even a provider that is killed in the middle of a run leaves anything behind.
 func (a *attached) open(ctx context.Context, notice *string) (*runhelper.Conn, error) {
-	const attempted = "the run helper could not be brought into the container"
 	if a.status != sandboxcore.StatusRunning {
 		return nil, &sandboxcore.Error{
 			Code: sandboxcore.CodeStopped, Attempted: "the run was refused", Object: a.object(), Said: sentence(strings.ToUpper(a.reason[:1]) + a.reason[1:]),
@@ -233,32 +243,44 @@ func (a *attached) open(ctx context.Context, notice *string) (*runhelper.Conn, e
 		if own, ok := errors.AsType[*sandboxcore.Error](err); ok {
 			return nil, own
 		}
-		return nil, a.e.failure(ctx, err, sandboxcore.CodeProvision, attempted, a.object(), "Check that the caller may create pods/exec, and that the container has sh and cat.")
+		return nil, a.e.failure(ctx, err, sandboxcore.CodeProvision, attemptedBring, a.object(), "Check that the caller may create pods/exec, and that the container has sh and cat.")
 	}
 	p, err := a.start(ctx, where, "run")
 	if err != nil {
 		a.remove(ctx, where, notice)
 		return nil, a.e.failure(ctx, err, sandboxcore.CodeProvision, "the run helper could not be started in the container", a.object(), "Check the pod's events.")
 	}
-	// The helper's first bytes say that it runs. What comes instead is for the one who reads on.
-	call, cancel := withDeadline(ctx, a.e.timings.call)
-	defer cancel()
-	stop := context.AfterFunc(call, func() { _ = p.close() })
-	first := bufio.NewReader(frames{p})
-	_, _ = first.Peek(1)
-	stop()
+	// Once it has answered it needs its file no more; and only now it is known whose container it is in.
+	said, err := a.e.samePod(ctx, a.c, p, a.pod.Namespace, a.pod.Name, a.pod.UID)
 	a.remove(ctx, where, notice)
-	return &runhelper.Conn{Control: control{p}, Frames: first, Close: p.close}, nil
+	if err != nil {
+		return nil, err
+	}
+	return &runhelper.Conn{Control: control{p}, Frames: said, Close: p.close}, nil
 }
 
+// bring stores the helper in the container and gives its path. After an error nothing of it is left there, or the error says
+// what may be.
 func (a *attached) bring(ctx context.Context, binary []byte) (string, error) {
 	var b [8]byte
 	_, _ = rand.Read(b[:]) // never fails
 	name := hex.EncodeToString(b[:])
-	p, err := a.start(ctx, "sh", "-c", bring, "sh", name)
+	p, err := a.start(ctx, "sh", "-c", bring, "sh", name, strconv.Itoa(len(binary)))
 	if err != nil {
-		return "", err
+		if answered := apierrors.APIStatus(nil); asStatus(err, &answered) {
+			return "", err // the server refused: nothing was started
+		}
+		return "", a.sweep(ctx, name, a.e.failure(ctx, err, sandboxcore.CodeProvision, attemptedBring, a.object(), "Run the command again."))
 	}
+	where, err := a.store(ctx, p, binary, name)
+	if err != nil {
+		return "", a.sweep(ctx, name, err)
+	}
+	return where, nil
+}
+
+// store sends the helper to the shell that waits for it.
+func (a *attached) store(ctx context.Context, p *process, binary []byte, name string) (string, error) {
 	call, cancel := withDeadline(ctx, a.e.timings.call)
 	defer cancel()
 	stop := context.AfterFunc(call, func() { _ = p.close() })
@@ -278,11 +300,11 @@ func (a *attached) bring(ctx context.Context, binary []byte) (string, error) {
 	_ = p.close()
 	<-written
 	where := strings.TrimSpace(string(answer))
-	if strings.HasSuffix(where, "/.agentkernel-"+name) && sandboxcore.Printable(where) == where {
+	if strings.HasSuffix(where, "/"+bringPrefix+name) && sandboxcore.Printable(where) == where {
 		return where, nil
 	}
 	if call.Err() != nil {
-		return "", call.Err()
+		return "", a.e.failure(call, call.Err(), sandboxcore.CodeProvision, attemptedBring, a.object(), "Run the command again.")
 	}
 	said := "Its shell could not store it"
 	if status := p.status(); status != nil {
@@ -291,10 +313,64 @@ func (a *attached) bring(ctx context.Context, binary []byte) (string, error) {
 		said += ": " + sandboxcore.Printable(readErr.Error())
 	}
 	return "", &sandboxcore.Error{
-		Code: sandboxcore.CodeProvision, Attempted: "the run helper could not be brought into the container", Object: a.object(),
+		Code: sandboxcore.CodeProvision, Attempted: attemptedBring, Object: a.object(),
 		Said: sentence(said) + " " + sandboxcore.Printable(strings.TrimSpace(p.notes())) + " Nothing ran.",
-		Next: "Runs need sh and cat in the container, and a writable directory from which programs can be started (/tmp, or an emptyDir).",
+		Next: "Runs need sh, cat and wc in the container, and a writable directory from which programs can be started (/tmp, or an emptyDir).",
 	}
+}
+
+// sweep removes what a failed upload may have left in the container, even if the caller has given up, and adds to err what
+// may be left all the same.
+func (a *attached) sweep(ctx context.Context, name string, err error) error {
+	var left string
+	failed := sandboxcore.WithCleanup(ctx, func(ctx context.Context) error {
+		p, err := a.start(ctx, "sh", "-c", sweep, "sh", name)
+		if err != nil {
+			return err
+		}
+		call, cancel := withDeadline(ctx, a.e.timings.call)
+		defer cancel()
+		stop := context.AfterFunc(call, func() { _ = p.close() })
+		defer func() {
+			stop()
+			_ = p.close()
+		}()
+		text, err := io.ReadAll(io.LimitReader(p, 4096))
+		if err != nil {
+			return err
+		}
+		var swept bool
+		left, swept = strings.CutSuffix(string(text), "swept\n")
+		if !swept && noShell(p.status()) {
+			return nil // and nothing that could have stored anything
+		}
+		if !swept {
+			return errors.New("the container's shell did not say that it is done")
+		}
+		return nil
+	})
+	e := *sandboxcore.AllErrors(err, sandboxcore.CodeProvision)[0]
+	switch {
+	case failed != nil:
+		e.Said += fmt.Sprintf(" The file %s%s of this provider may still be in /tmp, /var/tmp, /run, /dev/shm, the home or the working directory of the container: %s.", bringPrefix, name, sandboxcore.Printable(failed.Error()))
+	case left != "":
+		e.Said += " This file of this provider is still in the container: " + sandboxcore.Printable(strings.Join(strings.Fields(left), ", ")) + "."
+	default:
+		return err
+	}
+	e.Next += " Remove the file by hand."
+	return &e
+}
+
+// noShell recognises how a runtime says that a container has no such program.
+func noShell(status error) bool {
+	if status == nil {
+		return false
+	}
+	if code, err := exitCode(status); err == nil {
+		return code == 126 || code == 127
+	}
+	return strings.Contains(status.Error(), "executable file not found") || strings.Contains(status.Error(), "no such file or directory")
 }
 
 // remove lets the helper remove itself: it belongs to the container's user.

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/agentkernel/terraform-provider-agentkernel/internal/runhelper"
 	"github.com/agentkernel/terraform-provider-agentkernel/internal/sandboxcore"
 )
 
@@ -134,6 +135,71 @@ func (c *cluster) onlyLooksAndExecs(t *testing.T) {
 	}
 	if execs == 0 {
 		t.Error("the audit log has no exec")
+	}
+}
+
+// TestAttachedPodKeepsNothingOfABrokenUpload: the connection breaks while the helper is brought in, at its first byte, in the
+// middle, after all of it, and while its answer comes back.
+func TestAttachedPodKeepsNothingOfABrokenUpload(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	c.somebodysPod(t)
+	c.kubectl(t, "wait", "--for=condition=Ready", "pod", "foreign", "--timeout=60s")
+	left := func() string {
+		return c.kubectl(t, "exec", "foreign", "--", "sh", "-c", "ls -a /tmp /var/tmp /run /dev/shm | grep agentkernel || true")
+	}
+	run := func(f *front) error {
+		a, err := dial(t, f.settings()).Attach(t.Context(), c.profile(attachedTo("foreign")))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = a.Run(t.Context(), sandboxcore.RunRequest{Kind: sandboxcore.RunScript, Text: []byte("true"), Timeout: time.Minute}, io.Discard, io.Discard)
+		return err
+	}
+	binary, err := runhelper.Binary("amd64")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, at := range []int64{1, 100, 9000, int64(len(binary)) - 1, int64(len(binary)) + 12} {
+		f := c.front(t)
+		f.cutUp.Store(at)
+		refused(t, run(f), sandboxcore.CodeProvision)
+		if !f.upCut.Load() {
+			t.Error("nothing was cut")
+		}
+		// The other side of a broken connection may take a moment to notice.
+		c.eventually(t, "nothing is left in the container", func() bool { return left() == "" })
+	}
+	f := c.front(t)
+	f.cut.Store(10) // in the answer that says where
+	if err := run(f); err == nil {
+		t.Error("no error")
+	}
+	c.eventually(t, "nothing is left in the container", func() bool { return left() == "" })
+	// It could not even be swept: then it is told what may be left, and where.
+	f = c.front(t)
+	f.cutUp.Store(9000)
+	f.noMore.Store(true)
+	refused(t, run(f), sandboxcore.CodeProvision, bringPrefix, "/tmp", "may still be in", "by hand")
+	c.eventually(t, "nothing is left in the container", func() bool { return left() == "" })
+}
+
+// A container without a shell is told as that, not as one in which something may be left.
+func TestAttachedPodWithoutShell(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	if c.BareImage == "" {
+		t.Skip("SKIP kubernetes: the cluster has no bare image; enable with: make cluster-up")
+	}
+	s := c.create(t, c.profile(set(keyImage, c.BareImage)))
+	a, err := c.e.Attach(t.Context(), c.profile(attachedTo(s.pod)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = a.Run(t.Context(), sandboxcore.RunRequest{Kind: sandboxcore.RunScript, Text: []byte("true"), Timeout: time.Minute}, io.Discard, io.Discard)
+	refused(t, err, sandboxcore.CodeProvision, "sh", "Nothing ran")
+	if strings.Contains(err.Error(), "may still be") {
+		t.Error(err)
 	}
 }
 

@@ -98,7 +98,51 @@ func httpClient(config *rest.Config) (*http.Client, error) {
 		h = &http.Client{}
 	}
 	h.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	if config.ExecProvider != nil {
+		h.Transport = pluginLimit{h.Transport}
+	}
 	return h, nil
+}
+
+// pluginGrace is how long a request may go on after its time was over before its credential plugin is to blame.
+const pluginGrace = time.Second
+
+// errPluginSilent is the end of a request whose credential plugin has not answered.
+var errPluginSilent = errors.New("getting credentials: the credential plugin did not answer in time")
+
+// pluginLimit ends requests that wait for a credential plugin when their time is over: the client library waits for the
+// plugin itself, for as long as it runs.
+type pluginLimit struct{ http.RoundTripper }
+
+// RoundTrip is that of http.RoundTripper.
+func (p pluginLimit) RoundTrip(req *http.Request) (*http.Response, error) {
+	type answer struct {
+		res *http.Response
+		err error
+	}
+	done := make(chan answer, 1)
+	go func() {
+		res, err := p.RoundTripper.RoundTrip(req)
+		done <- answer{res, err}
+	}()
+	select {
+	case a := <-done:
+		return a.res, a.err
+	case <-req.Context().Done():
+	}
+	t := time.NewTimer(pluginGrace)
+	defer t.Stop()
+	select {
+	case a := <-done: // everything else obeys the context
+		return a.res, a.err
+	case <-t.C:
+		go func() {
+			if a := <-done; a.res != nil {
+				_ = a.res.Body.Close()
+			}
+		}()
+		return nil, errPluginSilent
+	}
 }
 
 // dynamicClient speaks to resources whose types are not compiled in.

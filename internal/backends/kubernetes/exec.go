@@ -369,7 +369,7 @@ func (e *endpoint) startSPDY(ctx context.Context, c *client, at *url.URL) (*proc
 	select {
 	case <-first.seen:
 	case <-done:
-		if status != nil {
+		if _, ended := exitCode(status); ended != nil { // an exit status is the end of a process that had started
 			_ = stop()
 			return nil, status
 		}

@@ -14,6 +14,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
+	"net/netip"
 	"net/url"
 	"strings"
 	"sync"
@@ -31,6 +32,11 @@ type front struct {
 	*httptest.Server
 	// cut ends the connection of an exec after so many bytes of the server's; before 0: before its answer.
 	cut atomic.Int64
+	// cutUp ends the connection of the first exec with cat in it after so many bytes of the client's; 0: never. Then noMore
+	// turns every exec away.
+	cutUp  atomic.Int64
+	noMore atomic.Bool
+	upCut  atomic.Bool
 	// noWebSocket answers upgrades to WebSocket like a server or a proxy that does not know them.
 	noWebSocket atomic.Bool
 	execs       atomic.Int64 // exec requests that reached the server
@@ -78,6 +84,8 @@ func (c *cluster) front(t testing.TB) *front {
 			proxy.ServeHTTP(w, r)
 		case f.noWebSocket.Load() && r.Header.Get("Upgrade") == "websocket":
 			http.Error(w, "no", http.StatusBadRequest)
+		case f.noMore.Load() && f.upCut.Load():
+			http.Error(w, "no more", http.StatusInternalServerError)
 		default:
 			f.execs.Add(1)
 			f.tunnel(w, r, up.Host, tlsConfig)
@@ -124,8 +132,12 @@ func (f *front) tunnel(w http.ResponseWriter, r *http.Request, host string, conf
 	if _, err := client.Write(head.Bytes()); err != nil {
 		return
 	}
+	up := int64(1 << 60)
+	if n := f.cutUp.Load(); n > 0 && strings.Contains(r.URL.RawQuery, "cat") && f.upCut.CompareAndSwap(false, true) {
+		up = n
+	}
 	go func() {
-		_, _ = io.Copy(server, buffered)
+		_, _ = io.Copy(server, io.LimitReader(buffered, up))
 		_ = server.Close()
 	}()
 	if n, _ := io.Copy(client, io.LimitReader(answer, cut)); n < cut {
@@ -185,6 +197,46 @@ func TestBrokenConnectionIsUnknownAndNeverRepeated(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A connection that breaks while the policy is checked is no sign that the policy holds, on either protocol: the address
+// that is dialled is open all the time.
+func TestBrokenConnectionIsNotClosed(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	s := c.create(t, c.profile())
+	server := netip.MustParseAddr(c.listening(t))
+	for _, spdy := range []bool{false, true} {
+		for _, cut := range []int64{0, 1, 30, 100, 200, 1 << 40} {
+			f := c.front(t)
+			f.noWebSocket.Store(spdy)
+			f.cut.Store(cut)
+			through := f.through(t, s)
+			b := &building{e: through.e, o: optionsOf(c.profile()), deadline: time.Now()}
+			err := b.dial(t.Context(), through, "closed", server, &sandboxcore.Error{Code: sandboxcore.CodeNetwork, Attempted: "never"})
+			if err == nil || cut == 1<<40 && sandboxcore.CodeOf(err) != sandboxcore.CodeNetwork {
+				t.Errorf("SPDY %v, cut at %d: %v", spdy, cut, err)
+			}
+		}
+	}
+	// Nor is a command that ends well and says nothing.
+	if code, said, err := c.e.command(t.Context(), c.e.own, s.namespace, s.pod, "true"); err != nil || code != 0 || said != "" {
+		t.Errorf("%d %q %v", code, said, err)
+	}
+}
+
+// listening gives the address of a sandbox that takes connections at the port of listeners.
+func (c *cluster) listening(t *testing.T) string {
+	t.Helper()
+	s := c.create(t, c.profile())
+	o := execute(t.Context(), s, sandboxcore.RunRequest{
+		Kind: sandboxcore.RunCode, Language: "python", KeepBackground: true,
+		Text: []byte(fmt.Sprintf("import os,socket\ns=socket.socket();s.bind(('0.0.0.0',%d));s.listen(100)\nif os.fork()==0:\n os.dup2(os.open('/dev/null',2),1)\n os.dup2(1,2)\n while True: s.accept()[0].close()\nprint('up')", listenerPort)),
+	})
+	if o.err != nil || o.stdout != "up\n" {
+		t.Fatalf("%q, %v", o.stdout, o.err)
+	}
+	return c.pod(t, s.pod).Status.PodIP
 }
 
 // Two million lines to a reader that pauses: all of them arrive, in order.

@@ -55,6 +55,8 @@ func (e *endpoint) fillAway(ctx context.Context, out *sandboxcore.Error, err err
 	}
 	from := "; its address comes from " + e.target.origin + "."
 	switch {
+	case errors.Is(err, errPluginSilent):
+		return away("The credential plugin of the kubeconfig did not answer in time.", "Run the plugin by hand to see what it waits for.")
 	case errors.Is(context.Cause(ctx), errNoAnswer):
 		return away("It did not answer in time.", "Check that the API server is healthy (kubectl get --raw /readyz)"+from)
 	case errors.Is(err, context.Canceled) || (ctx.Err() != nil && errors.Is(ctx.Err(), context.Canceled)):

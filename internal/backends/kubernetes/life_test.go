@@ -97,31 +97,109 @@ func TestReplacedUnderTheSameName(t *testing.T) {
 	if err := json.Unmarshal([]byte(c.kubectl(t, "get", "pod", s.pod, "-o", "json")), &copied); err != nil {
 		t.Fatal(err)
 	}
+	var helper map[string]any
+	if err := json.Unmarshal([]byte(c.kubectl(t, "get", "configmap", s.name, "-o", "json")), &helper); err != nil {
+		t.Fatal(err)
+	}
 	c.kubectl(t, "delete", "pod", s.pod)
+	c.eventually(t, "the helper went with the pod", func() bool { return c.kubectl(t, "get", "configmap", s.name, "--ignore-not-found") == "" })
+	helper["metadata"] = map[string]any{"name": s.name, "namespace": c.ns}
+	text, err := json.Marshal(helper)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "helper.json")
+	writeFile(t, file, string(text))
+	c.kubectl(t, "create", "-f", file)
 	meta := copied["metadata"].(map[string]any) //nolint:forcetypeassert // a test
 	for _, k := range []string{"uid", "resourceVersion", "creationTimestamp"} {
 		delete(meta, k)
 	}
 	delete(copied, "status")
 	delete(copied["spec"].(map[string]any), "nodeName") //nolint:forcetypeassert // a test
-	text, err := json.Marshal(copied)
-	if err != nil {
+	if text, err = json.Marshal(copied); err != nil {
 		t.Fatal(err)
 	}
-	file := filepath.Join(t.TempDir(), "pod.json")
+	file = filepath.Join(t.TempDir(), "pod.json")
 	writeFile(t, file, string(text))
 	c.kubectl(t, "create", "-f", file)
+	c.kubectl(t, "wait", "--for=condition=Ready", "pod", s.pod, "--timeout=60s")
+	// A handle of the first one: an exec goes by name, and reaches the copy, whose helper works.
+	refused(t, python(t.Context(), s, "open('ran','w')").err, sandboxcore.CodeGone, "Another pod has taken its name", "Nothing ran")
+	refused(t, s.WriteFile(t.Context(), "written", []byte("x"), 0o600), sandboxcore.CodeGone)
+	if got := c.kubectl(t, "exec", s.pod, "--", "ls", "/workspace"); got != "" {
+		t.Errorf("in the copy: %s", got)
+	}
 	refused(t, c.untilGone(t, s), sandboxcore.CodeGone, "another uid")
 	if err := s.Destroy(t.Context()); err != nil {
 		t.Errorf("destroy: %v", err)
 	}
-	c.pod(t, s.pod) // the copy was not touched
+	c.pod(t, s.pod) // the copy was not touched, nor what it runs with
+	c.kubectl(t, "delete", "configmap", s.name)
 	c.kubectl(t, "delete", "pod", s.pod, "--grace-period=0", "--force")
 
 	c.kubectl(t, "run", s.pod, "--image="+c.Image, "--image-pull-policy=Never", "--restart=Never", `--overrides={"spec":{"securityContext":{"runAsUser":1000,"runAsNonRoot":true,"seccompProfile":{"type":"RuntimeDefault"}},"containers":[{"name":"x","image":"`+c.Image+`","imagePullPolicy":"Never","command":["sleep","100"],"securityContext":{"allowPrivilegeEscalation":false,"capabilities":{"drop":["ALL"]}}}]}}`)
 	_, err = c.find(t.Context(), t, s)
 	refused(t, err, sandboxcore.CodeNotOurs)
 	c.kubectl(t, "delete", "pod", s.pod, "--grace-period=0", "--force")
+}
+
+// What belongs to a sandbox is asked for again: an object that somebody holds up is an error, and gone the next time.
+func TestBelongingsAreSeenToGo(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	s := c.create(t, c.profile(deny))
+	for _, what := range []string{"configmap", "networkpolicy"} {
+		c.kubectl(t, "patch", what, s.name, "--type=merge", "-p", `{"metadata":{"finalizers":["agentkernel-test/hold"]}}`)
+	}
+	s.e.timings.gone = 10 * time.Second
+	err := s.Destroy(t.Context())
+	refused(t, err, sandboxcore.CodeDeleteFailed, "NetworkPolicy", s.name, "finalizers")
+	for _, what := range []string{"configmap", "networkpolicy"} {
+		c.kubectl(t, "patch", what, s.name, "--type=merge", "-p", `{"metadata":{"finalizers":null}}`)
+	}
+	if err := s.Destroy(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if left := c.kubectl(t, "get", "configmaps,networkpolicies", "-l", sandboxcore.MarkManaged+"=true", "-o", "name"); left != "" {
+		t.Errorf("told as gone: %s", left)
+	}
+}
+
+// The environment of a sandbox is out of its code's reach: it decides about later runs, and about what counts as secret in
+// their output.
+func TestEnvironmentCannotBeChangedFromInside(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	s := c.create(t, c.profile(), func(r *sandboxcore.CreateRequest) { r.Env = map[string]string{"TOKEN": "value-of-the-token"} })
+	got := python(t.Context(), s, `import os
+d='/.agentkernel-env'
+def tried(name, f, *args):
+ try:
+  f(*args);print(name)
+ except OSError as e:
+  print(name, 'refused')
+tried('write', lambda: open(d+'/env','w'))
+tried('append', lambda: open(d+'/env','a'))
+tried('remove', os.remove, d+'/env')
+tried('rename', os.rename, d, d+'x')
+tried('link', os.symlink, '/workspace', d+'/other')
+tried('mode', os.chmod, d+'/env', 0o666)
+tried('directory', os.rmdir, d)
+tried('mount', lambda: open('/proc/self/mem','r+b') and os.unlink(d+'/env'))
+print(os.environ['TOKEN'])`).ok(t)
+	want := "write refused\nappend refused\nremove refused\nrename refused\nlink refused\nmode refused\ndirectory refused\nmount refused\nvalue-of-the-token\n"
+	if got != want {
+		t.Errorf("got %s", got)
+	}
+	env, err := mustFind(t, c, s).(*sandbox).ReadEnv(t.Context())
+	if err != nil || env["TOKEN"] != "value-of-the-token" || len(env) != 1 {
+		t.Errorf("%v, %v", env, err)
+	}
+	pod := c.pod(t, s.pod)
+	if limits := pod.Spec.InitContainers[0]; len(pod.Status.InitContainerStatuses) != 1 || limits.Name != envContainer {
+		t.Errorf("%+v", limits)
+	}
 }
 
 func mustFind(t *testing.T, c *cluster, s *sandbox) sandboxcore.ManagedSandbox {

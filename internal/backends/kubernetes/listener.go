@@ -186,7 +186,7 @@ func (b *building) dial(ctx context.Context, s *sandbox, want string, addr netip
 	switch {
 	case err != nil:
 		return b.e.failure(ctx, err, sandboxcore.CodeProvision, "it could not be seen whether the network policy holds", objectID(s.info.NativeID), "Run the command again.")
-	case code == 0 && word == "ok\n":
+	case code == 0 && word == "dialing\nok\n":
 		return nil
 	case code == 0:
 		return &sandboxcore.Error{

@@ -91,5 +91,5 @@ func (e *endpoint) removeOne(ctx context.Context, object string, uid types.UID, 
 
 // otherUID recognises the answer to a delete whose object is another one by now.
 func otherUID(err error) bool {
-	return apierrors.IsConflict(err) && strings.Contains(err.Error(), "UID in precondition")
+	return apierrors.IsConflict(err) && strings.Contains(err.Error(), "recondition")
 }

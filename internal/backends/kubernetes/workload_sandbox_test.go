@@ -3,6 +3,7 @@ package kubernetes
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -218,7 +219,7 @@ func TestSandboxWorkload(t *testing.T) {
 			c := clusterOf(t, on)
 			c.installSandboxAPI(t, version)
 			c.startController(t, &sandboxAPI{version: version})
-			c.sandboxLife(t, c.disks(t, 3))
+			c.sandboxLife(t, c.disks(t, 4))
 		})
 	}
 }
@@ -289,9 +290,89 @@ func (c *cluster) sandboxLife(t *testing.T, class string) {
 
 	short := c.create(t, profile, withSpec, func(r *sandboxcore.CreateRequest) { r.Marks.Args.MaxLifetime = "20s" })
 	refused(t, c.untilGone(t, short), sandboxcore.CodeGone, "max_lifetime")
+	c.checkedAgain(t, class)
+
+	// Somebody holds the claim up: the files are there still, and the destroy says so.
+	hold := func(finalizers string) {
+		c.kubectl(t, "patch", "pvc", claimName(s.name), "--type=merge", "-p", `{"metadata":{"finalizers":`+finalizers+`}}`)
+	}
+	hold(`["agentkernel-test/hold"]`)
+	s.e.timings.gone = 8 * time.Second
+	refused(t, s.Destroy(t.Context()), sandboxcore.CodeDeleteFailed, "PersistentVolumeClaim", claimName(s.name), "agentkernel-test/hold")
+	hold("null")
+	s.e.timings.gone = defaultTimings().gone
 	if err := s.Destroy(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	if left := c.kubectl(t, "get", "pvc", claimName(s.name), "--ignore-not-found"); left != "" {
+		t.Errorf("told as gone: %s", left)
+	}
 	_, err = c.find(t.Context(), t, s)
 	refused(t, err, sandboxcore.CodeGone)
+}
+
+// checkedAgain: the policy is checked for each new pod, also where the allow-list lets the listener of the check through, so
+// that the policy has to be closed for it.
+func (c *cluster) checkedAgain(t *testing.T, class string) {
+	t.Helper()
+	profile := c.profile(allowlist("10.0.0.0/8"), set(keyWorkload, workloadSandbox), set(keyStorageClass, class), set(keyCreateTimeout, 15.0))
+	spec, err := sandboxcore.EncodeSpec(profile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := c.create(t, profile, func(r *sandboxcore.CreateRequest) { r.Marks.Spec = spec })
+	server := c.servers(t)[0]
+	reaches := func(s sandboxcore.ManagedSandbox) {
+		t.Helper()
+		if got := python(t.Context(), s, knock(server, 8080)).ok(t); got != "reached\n" {
+			t.Errorf("the allowed server is %s", got)
+		}
+	}
+	reaches(s)
+	next := func() *sandbox {
+		t.Helper()
+		before := s.podUID
+		c.kubectl(t, "delete", "pod", s.pod)
+		var again *sandbox
+		c.eventually(t, "the pod is made again", func() bool {
+			again = mustFind(t, c, s).(*sandbox) //nolint:forcetypeassert // a test
+			return again.podUID != "" && again.podUID != before
+		})
+		return again
+	}
+	// Another policy opens everything: no code runs in the next pod.
+	manifest := filepath.Join(t.TempDir(), "open.yaml")
+	writeFile(t, manifest, "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: open}\nspec: {podSelector: {}, policyTypes: [Egress], egress: [{}]}\n")
+	c.kubectl(t, "apply", "-f", manifest)
+	again := next()
+	refused(t, python(t.Context(), again, "open('ran','w')").err, sandboxcore.CodeNetwork, "nothing was run", "does not hold")
+	c.kubectl(t, "delete", "-f", manifest)
+	// Several who want to run something at once: one checks, and all run.
+	var wg sync.WaitGroup
+	for range 3 {
+		wg.Go(func() {
+			if o := python(t.Context(), again.copy(), "import os;print(os.path.exists('ran'))"); o.err != nil || o.stdout != "False\n" {
+				t.Errorf("%q, %v", o.stdout, o.err)
+			}
+		})
+	}
+	wg.Wait()
+	final := mustFind(t, c, s).(*sandbox) //nolint:forcetypeassert // a test
+	if final.object.verified != string(final.podUID) {
+		t.Errorf("pod %s, verified %s", final.podUID, final.object.verified)
+	}
+	reaches(final)
+	// Its policy is gone: the next pod runs nothing.
+	c.kubectl(t, "delete", "networkpolicy", s.name)
+	refused(t, python(t.Context(), next(), "open('ran','w')").err, sandboxcore.CodeNetwork, "is gone", s.name)
+	if err := s.Destroy(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// copy is another handle of the same sandbox.
+func (s *sandbox) copy() *sandbox {
+	out, object := *s, *s.object
+	out.object, out.info.Details = &object, maps.Clone(s.info.Details)
+	return &out
 }

@@ -29,6 +29,8 @@ type Target struct {
 	// Foreign makes an object that the backend did not create and gives its native id and a check that it is untouched;
 	// nil: the backend has no such objects.
 	Foreign func(t *testing.T) (nativeID string, untouched func(t *testing.T))
+	// NoSecretEnv: a sandbox with secrets in its environment is refused with CodeOperation before anything is created.
+	NoSecretEnv bool
 }
 
 // Run puts a backend through the contract that every backend keeps, at the level of the engine: what a user's request

@@ -249,9 +249,42 @@ func (s *suite) pause(t *testing.T) {
 	set(true) // a paused one can be destroyed
 }
 
+// noSecretEnv: what could not be kept from others is refused, and the rest comes back.
+func (s *suite) noSecretEnv(t *testing.T) {
+	version := int64(7)
+	for name, secret := range map[string]func(*sandboxcore.SandboxRequest){
+		"secret_env": func(r *sandboxcore.SandboxRequest) { r.SecretEnv = map[string]string{"B": "canary"} },
+		"env_wo": func(r *sandboxcore.SandboxRequest) {
+			r.EnvWO, r.EnvWOVersion = map[string]string{"C": "write-only-" + canary}, &version
+		},
+	} {
+		req := sandboxcore.SandboxRequest{Spec: s.spec(t, nil), Name: "refused", Principal: sandboxcore.DefaultPrincipal()}
+		secret(&req)
+		_, err := s.engine(t).CreateSandbox(t.Context(), req, func(sandboxcore.SandboxInfo) { t.Errorf("%s: it was created", name) })
+		s.wantCode(t, err, sandboxcore.CodeOperation)
+	}
+	b := s.box(t, func(r *sandboxcore.SandboxRequest) {
+		r.Env, r.Labels = map[string]string{"A": "ünïcode \"quoted\" \n line"}, map[string]string{"team": "data, \"platform\""}
+	})
+	info, err := s.engine(t).ReadSandbox(t.Context(), b.ref())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a := info.Marks.Args; a.Env["A"] != "ünïcode \"quoted\" \n line" || a.Labels["team"] != "data, \"platform\"" || len(a.Env) != 1 || len(a.SecretEnv) != 0 {
+		t.Errorf("%+v", a)
+	}
+	if got := b.must(t, "import os;print(os.environ['A'][:7])", nil); got != "ünïcode\n" {
+		t.Errorf("printed %q", got)
+	}
+}
+
 // marks: what a create was told comes back from the object, except secrets.
 func (s *suite) marks(t *testing.T) {
 	version := int64(7)
+	if s.target.NoSecretEnv {
+		s.noSecretEnv(t)
+		return
+	}
 	b := s.box(t, func(r *sandboxcore.SandboxRequest) {
 		r.Env = map[string]string{"A": "ünïcode \"quoted\" \n line"}
 		r.SecretEnv = map[string]string{"B": "canary"}
