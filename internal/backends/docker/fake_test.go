@@ -3,6 +3,7 @@ package docker
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"log/slog"
 	"maps"
@@ -567,6 +568,54 @@ func TestListingAskedBeforeAChange(t *testing.T) {
 		t.Fatal(err)
 	}
 	if n := f.count("GET /containers/json"); n != 2 {
+		t.Errorf("%d questions", n)
+	}
+}
+
+// All that carries our marks is listed, oldest first, with one question to the engine, however much there is. What is on its
+// way out is not there any more, and marks that do not fit together are not ours.
+func TestListOfManySandboxes(t *testing.T) {
+	const many = 250
+	f := newFake(t)
+	var containers []map[string]any
+	begun := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	add := func(state string, labels map[string]string) {
+		id := fmt.Sprintf("%064x", len(containers)*7919%1009) // in no order
+		containers = append(containers, map[string]any{"Id": id, "State": state, "Labels": labels})
+	}
+	for i := range many {
+		labels, err := sandboxcore.Marks{Name: fmt.Sprint("n", i), Spec: `{"v":1}`, Request: fmt.Sprint("r", i), Created: begun.Add(time.Duration(i*37%many) * time.Second)}.Encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		add([]string{"running", "paused", "exited", "created"}[i%4], labels)
+		if i == 100 {
+			add("removing", labels)
+			add("dead", labels)
+			torn := maps.Clone(labels)
+			delete(torn, sandboxcore.MarkSpec)
+			add("running", torn)
+		}
+	}
+	f.on("GET", "/containers/json", func(w http.ResponseWriter, r *http.Request) {
+		if !strings.Contains(r.URL.Query().Get("filters"), sandboxcore.MarkManaged) || r.URL.Query().Get("all") != "1" {
+			t.Errorf("asked for %s", r.URL.RawQuery)
+		}
+		answer(w, 200, containers)
+	})
+	got, err := f.endpoint(nil).List(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(got) != many {
+		t.Fatalf("%d are listed", len(got))
+	}
+	for i, s := range got {
+		if want := begun.Add(time.Duration(i) * time.Second); !s.CreatedAt.Equal(want) || s.Endpoint != "FAKE:ENGINE" {
+			t.Fatalf("number %d is %+v", i, s)
+		}
+	}
+	if n := f.count("GET /containers/json"); n != 1 {
 		t.Errorf("%d questions", n)
 	}
 }
