@@ -221,6 +221,15 @@ func (p *Peer) Pause(id string) {
 	}
 }
 
+// Resume wakes a sandbox behind everybody's back, with a time from now on.
+func (p *Peer) Resume(id string, d time.Duration) {
+	if b := p.find(id); b != nil && b.resume() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		b.end = p.opt.Now().Add(d)
+	}
+}
+
 // Lifetime gives when a sandbox's time is over.
 func (p *Peer) Lifetime(id string) time.Time {
 	if b := p.find(id); b != nil {
@@ -246,6 +255,7 @@ func (p *Peer) watch(plane string, next http.Handler) http.Handler {
 		p.log = append(p.log, Request{Plane: plane, Method: r.Method, Host: r.Host, Path: r.URL.Path, Query: r.URL.RawQuery, Header: r.Header.Clone()})
 		f := p.intercept
 		p.mu.Unlock()
+		w.Header().Set("Date", p.opt.Now().UTC().Format(http.TimeFormat))
 		p.expire()
 		if f != nil {
 			f(plane, w, r, next)

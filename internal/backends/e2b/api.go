@@ -42,6 +42,7 @@ type api struct {
 	http  *http.Client
 	log   *slog.Logger
 	times *timings
+	now   func() time.Time
 }
 
 // newTransport makes the one transport of a place, for both planes: they differ in who puts credentials on a request.
@@ -58,8 +59,8 @@ func newTransport(p *Place) *http.Transport {
 	}
 }
 
-func newAPI(p *Place, transport http.RoundTripper, log *slog.Logger, times *timings) *api {
-	return &api{place: p, log: log, times: times, http: &http.Client{
+func newAPI(b *backend, transport http.RoundTripper) *api {
+	return &api{place: b.place, log: b.log, times: &b.times, now: b.now, http: &http.Client{
 		Transport: transport,
 		// Go keeps X-API-Key and X-Access-Token on a redirect to another host (it strips only Authorization).
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
@@ -219,9 +220,11 @@ func sandboxPath(id, rest string) string { return "/sandboxes/" + url.PathEscape
 
 func (a *api) get(ctx context.Context, id string) (*sandboxDetail, error) {
 	var d sandboxDetail
-	if _, _, err := a.do(ctx, call{method: http.MethodGet, path: sandboxPath(id, ""), out: &d, safe: true}); err != nil {
+	_, header, err := a.do(ctx, call{method: http.MethodGet, path: sandboxPath(id, ""), out: &d, safe: true})
+	if err != nil {
 		return nil, err
 	}
+	d.seen = a.serverTime(header)
 	if d.SandboxID == "" {
 		return nil, errNoJSON
 	}
@@ -271,9 +274,20 @@ func (a *api) connect(ctx context.Context, id string, timeout time.Duration) (an
 	return &out, status == http.StatusCreated, nil
 }
 
-func (a *api) setTimeout(ctx context.Context, id string, timeout time.Duration) error {
-	_, _, err := a.do(ctx, call{method: http.MethodPost, path: sandboxPath(id, "/timeout"), in: timeoutBody{wholeSeconds(timeout)}, safe: true})
-	return err
+// setTimeout gives a sandbox its time from now on, and gives the end of it.
+func (a *api) setTimeout(ctx context.Context, id string, timeout time.Duration) (time.Time, error) {
+	seconds := wholeSeconds(timeout)
+	_, header, err := a.do(ctx, call{method: http.MethodPost, path: sandboxPath(id, "/timeout"), in: timeoutBody{seconds}, safe: true})
+	return a.serverTime(header).Add(time.Duration(seconds) * time.Second), err
+}
+
+// serverTime is the clock of the server, as an answer tells it. Ends of lifetimes are times of that clock, and this
+// machine's may go wrong.
+func (a *api) serverTime(h http.Header) time.Time {
+	if t, err := http.ParseTime(h.Get("Date")); err == nil {
+		return t
+	}
+	return a.now()
 }
 
 func (a *api) pause(ctx context.Context, id string) error {
@@ -311,6 +325,7 @@ func (a *api) list(ctx context.Context, metadata map[string]string) ([]sandboxDe
 		for _, d := range page {
 			// A server that does not know the filter gives everything.
 			if matches(d.Metadata, metadata) {
+				d.seen = a.serverTime(header)
 				out = append(out, d)
 			}
 		}

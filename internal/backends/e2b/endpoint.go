@@ -28,7 +28,7 @@ type endpoint struct {
 
 func newEndpoint(b *backend, transport http.RoundTripper) *endpoint {
 	e := &endpoint{b: b, place: b.place, log: b.log, times: &b.times}
-	e.api = newAPI(b.place, transport, b.log, &b.times)
+	e.api = newAPI(b, transport)
 	e.data = &http.Client{
 		Transport:     statusTransport{transport},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
@@ -141,7 +141,8 @@ func (e *endpoint) managed(d *sandboxDetail) (*sandbox, error) {
 	if d.State == statePaused {
 		s.info.Status = sandboxcore.StatusPaused
 		// The server does not say who paused it. While its time is not over, somebody did; afterwards its time may have.
-		s.info.Dormant = s.o.autoPause && !s.info.ExpiresAt.IsZero() && !s.info.ExpiresAt.After(e.b.now())
+		// The server's clock is told in whole seconds.
+		s.info.Dormant = s.o.autoPause && !s.info.ExpiresAt.IsZero() && s.info.ExpiresAt.Before(d.seen.Add(time.Second))
 	}
 	s.session = sessionOf(&d.sandboxAnswer)
 	return s, nil

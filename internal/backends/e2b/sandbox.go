@@ -23,11 +23,12 @@ func (s *sandbox) Info() sandboxcore.SandboxInfo { return s.info }
 
 // renew gives a running sandbox its time again. It is a courtesy of a refresh: that it failed is no reason to fail.
 func (s *sandbox) renew(ctx context.Context) {
-	if err := s.e.api.setTimeout(ctx, s.info.NativeID, s.o.idle); err != nil {
+	end, err := s.e.api.setTimeout(ctx, s.info.NativeID, s.o.idle)
+	if err != nil {
 		s.e.log.WarnContext(ctx, "the time of a sandbox could not be renewed", "id", s.info.NativeID, "error", err)
 		return
 	}
-	s.info.ExpiresAt = s.e.b.now().Add(time.Duration(wholeSeconds(s.o.idle)) * time.Second)
+	s.info.ExpiresAt = end
 }
 
 // Pause keeps memory and files and stops the sandbox.

@@ -61,6 +61,9 @@ type sandboxDetail struct {
 	Metadata            map[string]string `json:"metadata"`
 	AllowInternetAccess *bool             `json:"allowInternetAccess"`
 	Network             *network          `json:"network"`
+
+	// seen is when the server said so, by its own clock.
+	seen time.Time
 }
 
 // Sandbox states of the API; one that is pausing is told as paused, one that is being killed as 404.
