@@ -4,6 +4,7 @@ package main
 import (
 	"context"
 	"flag"
+	"fmt"
 	"log"
 	"log/slog"
 	"os"
@@ -25,9 +26,14 @@ var (
 
 func main() {
 	debug := flag.Bool("debug", false, "serve for a debugger such as delve, and print how to attach Terraform")
+	ask := flag.Bool("version", false, "print the version and end")
 	flag.Parse()
 	if commit != "" {
 		version += "+" + commit
+	}
+	if *ask {
+		fmt.Println(version)
+		return
 	}
 	slog.SetDefault(slog.New(provider.LogHandler(os.Stderr)))
 	if err := serve(context.Background(), *debug); err != nil {
