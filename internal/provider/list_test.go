@@ -8,6 +8,9 @@ import (
 	"testing"
 
 	"github.com/agentkernel/terraform-provider-agentkernel/internal/protocoltest"
+	"github.com/agentkernel/terraform-provider-agentkernel/internal/provider"
+	"github.com/agentkernel/terraform-provider-agentkernel/internal/sandboxcore"
+	"github.com/agentkernel/terraform-provider-agentkernel/internal/sandboxcore/backendtest"
 )
 
 const tSandboxes = "agentkernel_sandboxes"
@@ -114,6 +117,63 @@ func TestListedSandboxIsImported(t *testing.T) {
 			t.Errorf("%s is %v, want %v", name, one[name], want)
 		}
 	}
+}
+
+// TestListGoesOnAfterAFault: what cannot be shown of one sandbox, or asked of one backend, is an error in the stream, and the
+// rest is listed. Whoever may write the marks of an object cannot write to the terminal.
+func TestListGoesOnAfterAFault(t *testing.T) {
+	fake := newFake()
+	s := newServer(t, fake, config{})
+	cfg := config{"profile": profile(t, s, nil)}
+	for range 3 {
+		s.MustApply(tSandbox, protocoltest.State{}, cfg)
+	}
+	fake.SetMarks("fake-2", func(m *sandboxcore.Marks) { m.Name, m.Spec = "a\x1b[31mb\nc", `{"v":99}` })
+	for _, whole := range []bool{false, true} {
+		listed := s.List(tSandbox, config{}, 0, whole, 0)
+		if len(listed) != 3 {
+			t.Fatalf("%d are listed", len(listed))
+		}
+		faults := 0
+		for _, l := range listed {
+			if bad := l.Diags.Errors().Has("AK1005", "docker/fake-2"); l.Diags.HasError() != bad || l.Resource.Exists() != (whole && !bad) {
+				t.Errorf("whole objects %v: %s gives %s, %s", whole, l.DisplayName, l.Resource.JSON(), l.Diags)
+			} else if bad {
+				faults++
+			}
+			if l.Identity["native_id"] == "fake-2" && l.DisplayName != `a\x1b[31mb\nc (docker/fake-2)` {
+				t.Errorf("shown as %q", l.DisplayName)
+			}
+		}
+		if want := map[bool]int{true: 1}[whole]; faults != want {
+			t.Errorf("whole objects %v: %d faults", whole, faults)
+		}
+	}
+
+	t.Run("a backend of the provider block, after others", func(t *testing.T) {
+		other := &backendtest.Fake{Type: sandboxcore.BackendE2B, ProviderSettings: newFake().ProviderSettings, Settings: []sandboxcore.Setting{}}
+		s := protocoltest.New(t, provider.New("test", sandboxcore.NewRegistry(fake.Factory(), other.Factory()), provider.WithGetenv(func(string) string { return "" })))
+		noErrors(t, s.Configure(config{"e2b": config{}}))
+		other.SetFail(func(_ context.Context, call string) error {
+			if call == "list" {
+				return &sandboxcore.Error{Code: sandboxcore.CodeUnreachable, Attempted: "the server was not called", Said: "connection refused", Attribute: []string{"e2b", "api_key"}}
+			}
+			return nil
+		})
+		listed := s.List(tSandbox, config{}, 0, false, 0)
+		if len(listed) != 4 || !listed[3].Diags.Errors().Has("AK5010", "connection refused") {
+			t.Errorf("%d are listed, the last of them %v", len(listed), listed[len(listed)-1].Diags)
+		}
+		if named := s.List(tSandbox, config{"backend": "e2b"}, 0, false, 0); len(named) != 1 || !named[0].Diags.Errors().Has("at backend", "AK5010") {
+			t.Errorf("%v", named)
+		}
+		other.SetFail(nil)
+		// A limit that is reached asks nobody else.
+		lists := other.Count("list")
+		if listed := s.List(tSandbox, config{}, 2, false, 0); len(listed) != 2 || other.Count("list") != lists {
+			t.Errorf("%d are listed, the other backend was asked %d times", len(listed), other.Count("list")-lists)
+		}
+	})
 }
 
 func TestListSaysWhatItCouldNotAsk(t *testing.T) {

@@ -123,6 +123,15 @@ func (f *Fake) SetStatus(nativeID string, s sandboxcore.Status) {
 	}
 }
 
+// SetMarks changes what an object carries, as whoever may write to the backend can.
+func (f *Fake) SetMarks(nativeID string, change func(*sandboxcore.Marks)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if o := f.objects[nativeID]; o != nil {
+		change(&o.info.Marks)
+	}
+}
+
 // SetDormant makes an object sleep because its time is over.
 func (f *Fake) SetDormant(nativeID string) {
 	f.mu.Lock()
