@@ -4,6 +4,7 @@ package ssmpeer
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -27,6 +28,8 @@ type Machine struct {
 	Script func(lines []string) []State
 	// Path is the PATH of the agent; empty: the usual one.
 	Path string
+
+	house *house
 }
 
 // State is what one question about a command sees.
@@ -59,6 +62,19 @@ func (p *Peer) AddMachine(m Machine) *Machine {
 	defer p.Unlock()
 	p.machines[m.ID] = &m
 	return &m
+}
+
+// AddOwnMachine makes a machine that shares no process, no user and no /tmp with the computer that the test runs on.
+func (p *Peer) AddOwnMachine(m Machine, own Own) (*Machine, error) {
+	h, err := p.build(own)
+	if err != nil {
+		return nil, err
+	}
+	m.house = h
+	p.Lock()
+	p.houses = append(p.houses, h)
+	p.Unlock()
+	return p.AddMachine(m), nil
 }
 
 // RemoveMachine makes a machine unknown.
@@ -146,7 +162,11 @@ func (c *command) key(instance string) string {
 // run does what the agent does: the lines of commands as one file, run by sh in a process group of its own, with nothing
 // on standard input.
 func (c *command) run() {
-	dir, err := os.MkdirTemp("", "ssmpeer-")
+	base, house := "", c.machine.house
+	if house != nil {
+		base = filepath.Join(house.dir, "run")
+	}
+	dir, err := os.MkdirTemp(base, "ssmpeer-")
 	if err != nil {
 		c.set(State{Status: "Failed", Details: "Failed", Code: -1, Stderr: err.Error()})
 		return
@@ -159,6 +179,14 @@ func (c *command) run() {
 	}
 	var stdout, stderr bytes.Buffer
 	cmd := exec.Command("sh", script) //nolint:noctx // #nosec G204 -- its end is that of the agent: cancelled, timed out, closed
+	if house != nil {
+		id := house.idOf(house.own.Agent)
+		if err := errors.Join(os.Chown(dir, id, id), os.Chown(script, id, id)); err != nil {
+			c.set(State{Status: "Failed", Details: "Failed", Code: -1, Stderr: err.Error()})
+			return
+		}
+		cmd = house.command(context.Background(), house.own.Agent, "sh", filepath.Join(inside, filepath.Base(dir), "_script.sh"))
+	}
 	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, &stdout, &stderr
 	cmd.Env = []string{"PATH=" + c.machine.Path, "HOME=/root", "LANG=C.UTF-8", c.p.mark}
 	if d := c.in.Parameters["workingDirectory"]; len(d) == 1 && d[0] != "" {

@@ -66,6 +66,7 @@ type Peer struct {
 	closing  chan struct{}
 	closed   bool
 	mark     string
+	houses   []*house
 }
 
 type credential struct {
@@ -101,6 +102,9 @@ func (p *Peer) Close() {
 	p.server.Close()
 	p.running.Wait()
 	killMarked(p.mark)
+	for _, h := range p.houses {
+		h.close()
+	}
 }
 
 func randomHex(n int) string {

@@ -178,7 +178,7 @@ func validatePrincipal(who sandboxcore.Principal, refuse func(said, next, key st
 	case who.Mode != sandboxcore.IdentityUser && (ec2.RoleARN != "" || ec2.ExternalID != "" || len(ec2.SessionTags) > 0 || ec2.SourceIdentity != ""):
 		refuse("an agent runs under the provider's own credential; a role is assumed for a user only.", "Set mode = \"user\", or leave only run_as.", "role_arn")
 	case ec2.RoleARN != "" && !rolePattern.MatchString(ec2.RoleARN):
-		refuse(fmt.Sprintf("%q is no ARN of a role.", sandboxcore.Printable(ec2.RoleARN)), "Write it as arn:aws:iam::123456789012:role/name.", "role_arn")
+		refuse(fmt.Sprintf("%s is no ARN of a role.", sandboxcore.Quoted(ec2.RoleARN)), "Write it as arn:aws:iam::123456789012:role/name.", "role_arn")
 	}
 	if n := len(ec2.ExternalID); n > 0 && (n < 2 || n > 1224 || !externalChars.MatchString(ec2.ExternalID)) {
 		refuse("the external id is none that STS takes.", "Use 2 to 1224 letters, digits and + = , . @ : / -.", "external_id")
@@ -191,11 +191,11 @@ func validatePrincipal(who sandboxcore.Principal, refuse func(said, next, key st
 	}
 	for k, v := range ec2.SessionTags {
 		if k == "" || len([]rune(k)) > 128 || len([]rune(v)) > 256 || !tagPattern.MatchString(k) || !tagPattern.MatchString(v) {
-			refuse(fmt.Sprintf("the session tag %q is none that STS takes.", sandboxcore.Printable(k)), "Use at most 128 characters for a key and 256 for a value: letters, digits, blanks and _ . : / = + - @.", "session_tags")
+			refuse(fmt.Sprintf("the session tag %s is none that STS takes.", sandboxcore.Quoted(k)), "Use at most 128 characters for a key and 256 for a value: letters, digits, blanks and _ . : / = + - @.", "session_tags")
 		}
 	}
 	if ec2.RunAs != "" && !runAsPattern.MatchString(ec2.RunAs) {
-		refuse(fmt.Sprintf("%q is no name of a user.", sandboxcore.Printable(ec2.RunAs)), "Use letters, digits, _, . and -, starting with a letter or _, at most 32.", "run_as")
+		refuse(fmt.Sprintf("%s is no name of a user.", sandboxcore.Quoted(ec2.RunAs)), "Use letters, digits, _, . and -, starting with a letter or _, at most 32.", "run_as")
 	}
 }
 

@@ -71,11 +71,11 @@ func ownCredential(sources []any) error {
 		case profile.Credentials.HasKeys():
 			return nil
 		case profile.CredentialSource != "":
-			said = fmt.Sprintf("the credential of profile %q comes from %q, which the profile does not hold.", sandboxcore.Printable(profile.Profile), sandboxcore.Printable(profile.CredentialSource))
+			said = fmt.Sprintf("the credential of profile %s comes from %s, which the profile does not hold.", sandboxcore.Quoted(profile.Profile), sandboxcore.Quoted(profile.CredentialSource))
 		case profile.WebIdentityTokenFile != "", profile.SSOSession != nil, profile.SSOStartURL != "", profile.LoginSession != "", profile.CredentialProcess != "":
 			return nil
 		default:
-			said = fmt.Sprintf("the profile %q names no credential, so that one of the machine or its container would be taken.", sandboxcore.Printable(profile.Profile))
+			said = fmt.Sprintf("the profile %s names no credential, so that one of the machine or its container would be taken.", sandboxcore.Quoted(profile.Profile))
 		}
 	}
 	return &sandboxcore.Error{

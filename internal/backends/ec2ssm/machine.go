@@ -95,7 +95,7 @@ func (m *machine) ready() error {
 		return &sandboxcore.Error{Code: code, Attempted: "the run was refused before anything was sent", Object: m.object, Said: said, Next: next, Attribute: []string{"binding"}}
 	}
 	if m.info.PlatformType != types.PlatformTypeLinux {
-		return refuse(sandboxcore.CodeOperation, fmt.Sprintf("its platform is %q, and runs need a Linux machine.", sandboxcore.Printable(string(m.info.PlatformType))), "Attach to a Linux machine.")
+		return refuse(sandboxcore.CodeOperation, fmt.Sprintf("its platform is %s, and runs need a Linux machine.", sandboxcore.Quoted(string(m.info.PlatformType))), "Attach to a Linux machine.")
 	}
 	switch m.info.PingStatus {
 	case types.PingStatusOnline:
@@ -107,7 +107,7 @@ func (m *machine) ready() error {
 		return refuse(sandboxcore.CodeStopped, "its registration is inactive (Inactive): the agent has not been heard of for long.",
 			"Start the agent, or register the machine again.")
 	}
-	return refuse(sandboxcore.CodeStopped, fmt.Sprintf("Systems Manager says %q of it.", sandboxcore.Printable(string(m.info.PingStatus))), "Check the machine's SSM agent.")
+	return refuse(sandboxcore.CodeStopped, fmt.Sprintf("Systems Manager says %s of it.", sandboxcore.Quoted(string(m.info.PingStatus))), "Check the machine's SSM agent.")
 }
 
 // Run runs one request on the machine.
@@ -119,77 +119,77 @@ func (m *machine) Run(ctx context.Context, req sandboxcore.RunRequest, stdout, s
 	if err != nil {
 		return sandboxcore.RunResult{}, err
 	}
-	id := m.e.newID()
-	load, err := newPayload(id, runAs, req)
+	k := errand{id: m.e.newID(), runAs: runAs}
+	load, err := newPayload(k, req)
 	if err != nil {
 		return sandboxcore.RunResult{}, m.named(err)
 	}
-	ahead, rest := load.uploads(id)
+	ahead, rest := load.uploads(k)
 	for _, lines := range ahead {
-		r, err := m.exchange(ctx, id, sending{attempted: "the run could not be brought to the machine", lines: lines, execution: overhead})
+		r, err := m.exchange(ctx, k.id, sending{attempted: "the run could not be brought to the machine", lines: lines, execution: overhead})
 		if err == nil {
-			err = m.refused(r, runAs)
+			err = m.refused(r, k.runAs)
 		}
 		if err == nil && r.word != "stored" {
 			err = m.unknown(attemptedRun, "the machine gave an answer that does not fit.", nil)
 		}
 		if err != nil {
 			// The run itself was never sent. Whatever came of this piece, nothing of it stays.
-			_ = m.end(ctx, id, "")
+			_ = m.end(ctx, k, "")
 			return sandboxcore.RunResult{}, m.interrupted(ctx, err, true, false)
 		}
 	}
 	s := sending{
-		attempted: attemptedRun, lines: load.runLines(id, runAs, rest, len(ahead) > 0, m.options.s3 != nil, req),
+		attempted: attemptedRun, lines: load.runLines(k, rest, len(ahead) > 0, m.options.s3 != nil, req),
 		delivery: delivery(req), execution: req.Timeout + req.Grace + overhead, s3: m.options.s3,
 	}
-	return m.run(ctx, id, runAs, len(ahead) > 0, s, req, stdout, stderr)
+	return m.run(ctx, k, len(ahead) > 0, s, req, stdout, stderr)
 }
 
 // run sends the run itself. ahead: parts of what it carries are on the machine already.
-func (m *machine) run(ctx context.Context, id, runAs string, ahead bool, s sending, req sandboxcore.RunRequest, stdout, stderr io.Writer) (sandboxcore.RunResult, error) {
+func (m *machine) run(ctx context.Context, k errand, ahead bool, s sending, req sandboxcore.RunRequest, stdout, stderr io.Writer) (sandboxcore.RunResult, error) {
 	command, sent, err := m.send(ctx, s)
 	if err != nil {
 		if sent || ahead {
-			_ = m.end(ctx, id, "")
+			_ = m.end(ctx, k, "")
 		}
 		// Without the id of the command it cannot be cancelled: it may still start later.
 		return sandboxcore.RunResult{}, m.interrupted(ctx, err, !sent, !sent)
 	}
 	e, err := m.wait(ctx, command, s)
 	if err != nil {
-		confirmed := m.end(ctx, id, command) == nil
+		confirmed := m.end(ctx, k, command) == nil
 		return sandboxcore.RunResult{}, m.interrupted(ctx, err, false, confirmed)
 	}
-	r, err := m.report(ctx, id, e, s)
+	r, err := m.report(ctx, k.id, e, s)
 	if err != nil {
 		judged := m.judge(attemptedRun, e, s)
 		if e.nothingRan() {
 			if ahead {
-				_ = m.end(ctx, id, "")
+				_ = m.end(ctx, k, "")
 			}
 		} else {
 			judged.Err = err
 			if errors.Is(err, errNoReport) {
 				judged.Err = nil
 			}
-			judged.Said += confirmation(m.end(ctx, id, command) == nil)
+			judged.Said += confirmation(m.end(ctx, k, command) == nil)
 		}
 		return sandboxcore.RunResult{}, judged
 	}
-	if err := m.refused(r, runAs); err != nil {
+	if err := m.refused(r, k.runAs); err != nil {
 		return sandboxcore.RunResult{}, err
 	}
 	if r.word != "exit" {
-		_ = m.end(ctx, id, command)
+		_ = m.end(ctx, k, command)
 		return sandboxcore.RunResult{}, m.unknown(attemptedRun, "the machine gave an answer that does not fit.", nil)
 	}
 	res := sandboxcore.RunResult{ExitCode: int(r.number["exit"]), Duration: r.took, LeftoversKilled: int(r.number["left"])}
-	if err := m.output(ctx, id, r, &res, stdout, stderr); err != nil {
+	if err := m.output(ctx, k, r, &res, stdout, stderr); err != nil {
 		if req.KeepBackground {
-			m.cleanPage(ctx, id)
+			m.cleanPage(ctx, k)
 		} else {
-			_ = m.end(ctx, id, "")
+			_ = m.end(ctx, k, "")
 		}
 		return res, err
 	}
@@ -229,7 +229,7 @@ func (m *machine) userOf(who sandboxcore.Principal) (string, error) {
 	if name := who.EC2SSM.RunAs; !runAsPattern.MatchString(name) {
 		return "", &sandboxcore.Error{
 			Code: sandboxcore.CodeIdentity, Attempted: "the run was refused before anything was sent", Object: m.object,
-			Said: fmt.Sprintf("%q is no name of a user.", sandboxcore.Printable(name)),
+			Said: fmt.Sprintf("%s is no name of a user.", sandboxcore.Quoted(name)),
 			Next: "Use letters, digits, _, . and -, starting with a letter or _, at most 32.", Attribute: []string{"principal", "ec2_ssm", "run_as"},
 		}
 	}
@@ -277,7 +277,7 @@ func (m *machine) interrupted(ctx context.Context, err error, nothing, dead bool
 // end cancels a command and kills, on the machine, whatever is left of its run, also when ctx has ended. It gives nil only
 // when the machine confirmed that nothing is alive and the command, if one is named, was cancelled: else it could start after
 // the machine answered. CancelCommand alone is a request: it ends the script, not its children.
-func (m *machine) end(ctx context.Context, id, command string) error {
+func (m *machine) end(ctx context.Context, k errand, command string) error {
 	return sandboxcore.WithCleanup(ctx, func(ctx context.Context) error {
 		var cancelled error
 		if command != "" {
@@ -286,7 +286,7 @@ func (m *machine) end(ctx context.Context, id, command string) error {
 				return err
 			})
 		}
-		r, err := m.exchange(ctx, id, sending{attempted: "the run could not be ended", lines: endLines(id), execution: overhead})
+		r, err := m.exchange(ctx, k.id, sending{attempted: "the run could not be ended", lines: endLines(k), execution: overhead})
 		if err != nil {
 			return err
 		}
@@ -309,7 +309,7 @@ func (m *machine) refused(r *report, runAs string) error {
 		e.Attribute = []string{"principal", "ec2_ssm", "run_as"}
 	case "become":
 		e.Code, e.Said = sandboxcore.CodeIdentity, fmt.Sprintf("its SSM agent cannot become the user %q. Nothing ran.", runAs)
-		e.Next = "The agent has to run as root and to find runuser, or to find sudo with a rule that asks for no password."
+		e.Next = "The agent has to run as root and to find runuser, or to find sudo with a rule that lets it become this user and asks for no password."
 		e.Attribute = []string{"principal", "ec2_ssm", "run_as"}
 	case "directory-of-run":
 		e.Code, e.Said, e.Next = sandboxcore.CodeValue, "working_directory does not exist there, or may not be entered. Nothing ran.", "Name a directory that exists for the user of the run."
@@ -323,7 +323,7 @@ func (m *machine) refused(r *report, runAs string) error {
 	case "setsid":
 		e.Said, e.Next = "it has no setsid, without which a run could not be ended. Nothing ran.", "Install util-linux."
 	default:
-		e.Said, e.Next = fmt.Sprintf("its script said %q. Nothing ran.", sandboxcore.Printable(strings.Join(r.fail, " "))), "Check the machine."
+		e.Said, e.Next = fmt.Sprintf("its script said %s. Nothing ran.", sandboxcore.Quoted(strings.Join(r.fail, " "))), "Check the machine."
 	}
 	return e
 }

@@ -141,7 +141,7 @@ func (e *bucketError) Error() string { return fmt.Sprintf("S3 answered with stat
 // output writes what the report holds of both streams, and brings back more of them by further commands up to a limit.
 // What is left out is counted, never hidden. A further command that fails takes nothing away from what is known of the end
 // of the run.
-func (m *machine) output(ctx context.Context, id string, r *report, res *sandboxcore.RunResult, stdout, stderr io.Writer) error {
+func (m *machine) output(ctx context.Context, k errand, r *report, res *sandboxcore.RunResult, stdout, stderr io.Writer) error {
 	type stream struct {
 		name  string
 		w     io.Writer
@@ -172,7 +172,7 @@ func (m *machine) output(ctx context.Context, id string, r *report, res *sandbox
 		for failed == nil && s.have < min(s.total, mostPaged) {
 			n := min(pageBytes, min(s.total, mostPaged)-s.have)
 			pages--
-			part, err := m.page(ctx, id, s.name, s.have, n, pages == 0)
+			part, err := m.page(ctx, k, s.name, s.have, n, pages == 0)
 			if err != nil {
 				failed = err
 				break
@@ -207,23 +207,23 @@ func (m *machine) output(ctx context.Context, id string, r *report, res *sandbox
 		res.Notice = joinNotices(res.Notice, fmt.Sprintf("%d of %d bytes of std%s were not brought back%s", *s.lost, s.total, s.name, why))
 	}
 	if left {
-		m.cleanPage(ctx, id)
+		m.cleanPage(ctx, k)
 	}
 	return nil
 }
 
 // cleanPage removes what a run that has ended left on the machine, and touches no process: what was to run on does.
-func (m *machine) cleanPage(ctx context.Context, id string) {
+func (m *machine) cleanPage(ctx context.Context, k errand) {
 	_ = sandboxcore.WithCleanup(ctx, func(ctx context.Context) error {
-		_, err := m.page(ctx, id, "out", 0, 0, true)
+		_, err := m.page(ctx, k, "out", 0, 0, true)
 		return err
 	})
 }
 
 // page brings back one part of a stream.
-func (m *machine) page(ctx context.Context, id, name string, from, n int64, last bool) ([]byte, error) {
+func (m *machine) page(ctx context.Context, k errand, name string, from, n int64, last bool) ([]byte, error) {
 	const attempted = "the output of the run could not be brought back"
-	r, err := m.exchange(ctx, id, sending{attempted: attempted, lines: pageLines(id, name, from, n, last), execution: overhead})
+	r, err := m.exchange(ctx, k.id, sending{attempted: attempted, lines: pageLines(k, name, from, n, last), execution: overhead})
 	if err != nil {
 		return nil, err
 	}

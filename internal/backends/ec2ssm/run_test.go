@@ -5,6 +5,7 @@ package ec2ssm
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/agentkernel/terraform-provider-agentkernel/internal/sandboxcore"
 	"github.com/agentkernel/terraform-provider-agentkernel/internal/ssmpeer"
+	"github.com/agentkernel/terraform-provider-agentkernel/internal/testenv"
 )
 
 // nothingLeft fails when a directory of a run of this process is left on the machine.
@@ -314,4 +316,105 @@ func TestRunAs(t *testing.T) {
 		_, err = p.engine.Attach(t.Context(), p.spec(), who)
 		refused(t, err, sandboxcore.CodeIdentity, "no name of a user")
 	}
+}
+
+// ownMachine makes the machine of p one of its own.
+func ownMachine(t *testing.T, p *place, own ssmpeer.Own) *ssmpeer.Machine {
+	t.Helper()
+	testenv.Require(t, testenv.Root)
+	made, err := p.peer.AddOwnMachine(ssmpeer.Machine{ID: testMachine}, own)
+	if errors.Is(err, ssmpeer.ErrNoTools) {
+		testenv.Skip(t, testenv.Root, err.Error(), "install util-linux")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return made
+}
+
+// TestRunAsOnAnyAgent: by runuser, by sudo, or because the agent is that user already; and refused where there is no way. The
+// machine has users of its own, and nothing is left there.
+func TestRunAsOnAnyAgent(t *testing.T) {
+	const anything = "agent ALL=(alice) NOPASSWD: ALL\n"
+	users := []string{"agent", "alice"}
+	for name, test := range map[string]struct {
+		own   ssmpeer.Own
+		runAs string
+		uid   int
+		says  string // of the refusal
+	}{
+		"root and runuser":   {own: ssmpeer.Own{Users: users}, runAs: "alice", uid: ssmpeer.FirstUser + 1},
+		"root and sudo":      {own: ssmpeer.Own{Users: users, Sudoers: "root ALL=(ALL) NOPASSWD: ALL\n", Missing: []string{"runuser"}}, runAs: "alice", uid: ssmpeer.FirstUser + 1},
+		"another and sudo":   {own: ssmpeer.Own{Users: users, Agent: "agent", Sudoers: anything}, runAs: "alice", uid: ssmpeer.FirstUser + 1},
+		"the user itself":    {own: ssmpeer.Own{Users: users, Agent: "agent", Missing: []string{"sudo"}}, runAs: "agent", uid: ssmpeer.FirstUser},
+		"sudo without rule":  {own: ssmpeer.Own{Users: users, Agent: "agent"}, runAs: "alice", says: "cannot become"},
+		"sudo with password": {own: ssmpeer.Own{Users: users, Agent: "agent", Sudoers: "agent ALL=(alice) ALL\n"}, runAs: "alice", says: "cannot become"},
+		"neither":            {own: ssmpeer.Own{Users: users, Agent: "agent", Sudoers: anything, Missing: []string{"sudo"}}, runAs: "alice", says: "cannot become"},
+		"nobody of the name": {own: ssmpeer.Own{Users: users}, runAs: "bob", says: "no user"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if _, err := exec.LookPath("sudo"); err != nil && test.own.Sudoers != "" {
+				testenv.Skip(t, testenv.Root, "there is no sudo", "install sudo")
+			}
+			p := newPlace(t)
+			machine := ownMachine(t, p, test.own)
+			who := sandboxcore.DefaultPrincipal()
+			who.EC2SSM = &sandboxcore.EC2SSMPrincipal{RunAs: test.runAs}
+			b := p.bind(p.spec(), who)
+			run := func(req sandboxcore.ExecRequest) (sandboxcore.ExecResult, error) {
+				req.Binding, req.Principal, req.Kind = &b, who, sandboxcore.RunScript
+				return p.engine.Exec(t.Context(), req)
+			}
+			res, err := run(sandboxcore.ExecRequest{
+				Text: []byte("id -u; id -g; echo $USER $LOGNAME $HOME \"$V\"; cat; echo err >&2; exit 3"), Stdin: []byte("it's 'AKSSM1-x' $(id)"), Env: map[string]string{"V": "a 'b' \"c\""}, SuccessExitCodes: []int{3},
+			})
+			if test.says != "" {
+				refused(t, err, sandboxcore.CodeIdentity, test.says, "Nothing ran")
+			} else {
+				want := fmt.Sprintf("%[1]d\n%[1]d\n%[2]s %[2]s /tmp/home-%[2]s a 'b' \"c\"\nit's 'AKSSM1-x' $(id)", test.uid, test.runAs)
+				if err != nil || res.Stdout.Text != want || res.Stderr.Text != "err\n" {
+					t.Fatalf("%v\n%q\n%q", err, res.Stdout.Text, want)
+				}
+				// Much of everything, in pieces and pages.
+				in := strings.Repeat("0123456789", 8000)
+				if res, err = run(sandboxcore.ExecRequest{Text: []byte("cat; head -c 30000 /dev/zero >&2"), Stdin: []byte(in), MaxOutputBytes: 100_000}); err != nil || string(res.Stdout.Raw) != in || res.Stderr.Bytes != 30_000 {
+					t.Fatalf("%v, %d and %d bytes, %s", err, res.Stdout.Bytes, res.Stderr.Bytes, res.Notice)
+				}
+				_, err = run(sandboxcore.ExecRequest{Text: []byte("setsid sleep 3001 & sleep 3002 & sleep 3003"), Timeout: time.Second})
+				refused(t, err, sandboxcore.CodeTimeout, "Every process of it was ended")
+				cancelledRun(t, p, b, who, machine)
+			}
+			// Neither a process nor a file of ours is there any more.
+			left, err := machine.Sees(t.Context(), "ls -A /tmp; grep -asE '^sleep' /proc/[0-9]*/cmdline | tr '\\0' ' '; grep -alsE 'AGENTKERNEL_(RUN|TIMER)' /proc/[0-9]*/environ; true")
+			if err != nil || left != "" {
+				t.Errorf("left on the machine: %v\n%s", err, left)
+			}
+		})
+	}
+}
+
+// cancelledRun cancels a run when the machine shows that it goes on.
+func cancelledRun(t *testing.T, p *place, b sandboxcore.Binding, who sandboxcore.Principal, machine *ssmpeer.Machine) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	done := make(chan error, 1)
+	go func() {
+		_, err := p.engine.Exec(ctx, sandboxcore.ExecRequest{Binding: &b, Kind: sandboxcore.RunScript, Text: []byte("setsid sleep 3004 & sleep 3005"), Principal: who})
+		done <- err
+	}()
+	for {
+		seen, err := machine.Sees(t.Context(), "cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' '")
+		if strings.Contains(seen, "sleep 3004") && strings.Contains(seen, "sleep 3005") {
+			break
+		}
+		select {
+		case err := <-done:
+			t.Fatalf("it ended by itself: %v", err)
+		case <-time.After(20 * time.Millisecond):
+			_ = err // cat of a process that has just ended
+		}
+	}
+	cancel()
+	refused(t, <-done, sandboxcore.CodeUnknownOutcome, "Every process of it was ended")
 }

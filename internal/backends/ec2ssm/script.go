@@ -47,6 +47,35 @@ func newRunID() string {
 // quote makes one word of s for sh.
 func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
 
+// errand names a run to the commands that belong to it, and says as whom they work.
+type errand struct {
+	id string
+	// runAs is the user of the machine; empty: that of the agent.
+	runAs string
+}
+
+// lines are the elements of one command: the prelude, and what is to be done. With another user, that one is looked for
+// first. An agent that is root becomes the user only to start the program (how is root). Any other one hands the whole of
+// what is to be done to the user by sudo, because it could neither give files to the user nor see and end the user's
+// processes. The text goes there over standard input, and ends with a word that nobody can guess: no argument holds any of it.
+func (k errand) lines(body ...string) []string {
+	all := append([]string{prelude(k.id)}, body...)
+	if k.runAs == "" {
+		return append([]string{"how=plain"}, all...)
+	}
+	all[0] = "how=$1; u=" + k.runAs + "\n" + all[0]
+	word := reportMark + "-" + k.id
+	gate := fmt.Sprintf(`id=%s; u=%s; how=plain; via=
+fail() { printf '%s %%s fail %%s\n' "$id" "$1"; exit 1; }
+id -u "$u" >/dev/null 2>&1 || fail user
+if [ "$(id -u)" = "$(id -u "$u")" ]; then :
+elif [ "$(id -u)" = 0 ] && command -v runuser >/dev/null 2>&1; then how=root
+elif command -v sudo >/dev/null 2>&1; then via="sudo -n -u $u --"; $via true </dev/null >/dev/null 2>&1 || fail become
+else fail become; fi
+$via sh -s "$how" <<'%s'`, k.id, k.runAs, reportMark, word)
+	return slices.Concat([]string{gate}, all, []string{word, "exit $?"})
+}
+
 // prelude defines where the run lives and how its processes are found: by the mark in their environment, which children
 // inherit, and by their session. What changes both on purpose is not found. A pid is only ever taken from the name of a file:
 // what a process says of itself, its name above all, may hold anything, and status alone writes it on one line.
@@ -54,11 +83,12 @@ func prelude(id string) string {
 	return `id=` + id + `; d=` + placePrefix + `$id; umask 077; p=none
 say() { printf '` + reportMark + ` %s %s\n' "$id" "$*"; }
 fail() { say fail "$@"; rm -rf "$d"; exit 1; }
-tree() { { grep -ls "AGENTKERNEL_[A-Z]*=$id" /proc/[0-9]*/environ
-grep -Ls '^State:.[ZX]' $(grep -ls "^NSsid:.$p\([^0-9]\|\$\)" /proc/[0-9]*/status) /dev/null; } 2>/dev/null | sed -n 's,^/proc/\([0-9]*\)/.*,\1,p' | sort -un; }
+pids() { sed -n 's,^/proc/\([0-9]*\)/.*,\1,p' | sort -un; }
+marked() { grep -ls "AGENTKERNEL_$1=$id" /proc/[0-9]*/environ 2>/dev/null; }
+tree() { { marked RUN; grep -Ls '^State:.[ZX]' $(grep -ls "^NSsid:.$p\([^0-9]\|\$\)" /proc/[0-9]*/status) /dev/null; } 2>/dev/null | pids; }
 sweep() { for q in $(tree); do kill "-$1" "$q" 2>/dev/null; done; }
-end() { left=0; i=0; while l=$(tree); [ -n "$l" ]; do [ $i = 0 ] && left=$(echo "$l" | wc -l); i=$((i+1)); [ $i -gt 100 ] && break
-for q in $l; do kill -KILL "$q" 2>/dev/null; done; sleep 0.05 2>/dev/null || sleep 1; done; alive=0; [ -n "$l" ] && alive=$(echo "$l" | wc -l); left=$((left+0)); alive=$((alive+0)); }
+end() { left=0; i=0; while t=$(marked TIMER | pids); l=$(tree); [ -n "$t$l" ]; do [ $i = 0 ] && [ -n "$l" ] && left=$(echo "$l" | wc -l); i=$((i+1)); [ $i -gt 100 ] && break
+for q in $t $l; do kill -KILL "$q" 2>/dev/null; done; sleep 0.05 2>/dev/null || sleep 1; done; alive=0; [ -n "$t$l" ] && alive=$(echo $t $l | wc -w); left=$((left+0)); alive=$((alive+0)); }
 `
 }
 
@@ -79,10 +109,10 @@ type payload struct {
 }
 
 // newPayload lays out a request. start is sh text that sets directory and environment and becomes the program.
-func newPayload(id, runAs string, req sandboxcore.RunRequest) (payload, error) {
+func newPayload(k errand, req sandboxcore.RunRequest) (payload, error) {
 	var b strings.Builder
-	if runAs != "" {
-		// runuser keeps the variables of root; sudo sets them itself, to the same.
+	if runAs := k.runAs; runAs != "" {
+		// runuser keeps the variables of root, and an agent that is the user already has its own; sudo sets them, to the same.
 		fmt.Fprintf(&b, "USER=%s LOGNAME=%s HOME=$(getent passwd %s 2>/dev/null | cut -d: -f6); [ -n \"$HOME\" ] || HOME=/; export USER LOGNAME HOME\n", runAs, runAs, runAs)
 	}
 	b.WriteString("cd \"${HOME:-/}\" 2>/dev/null || cd /\n")
@@ -109,8 +139,8 @@ func newPayload(id, runAs string, req sandboxcore.RunRequest) (payload, error) {
 	}
 	// The mark goes last, so that no variable of the user takes its place. From here on no variable is read or set but it:
 	// the user may have given any name a value. The step stays "$1" and the program follows it.
-	b.WriteString("AGENTKERNEL_RUN=" + id + "; export AGENTKERNEL_RUN\n")
-	code := placePrefix + id + "/code"
+	b.WriteString("AGENTKERNEL_RUN=" + k.id + "; export AGENTKERNEL_RUN\n")
+	code := placePrefix + k.id + "/code"
 	argv := req.Argv
 	switch req.Kind {
 	case sandboxcore.RunScript:
@@ -118,7 +148,7 @@ func newPayload(id, runAs string, req sandboxcore.RunRequest) (payload, error) {
 	case sandboxcore.RunCode:
 		if req.Language != "python" {
 			return payload{}, &sandboxcore.Error{
-				Code: sandboxcore.CodeLanguage, Attempted: "the run was refused", Said: fmt.Sprintf("language %q is not offered.", sandboxcore.Printable(req.Language)),
+				Code: sandboxcore.CodeLanguage, Attempted: "the run was refused", Said: fmt.Sprintf("language %s is not offered.", sandboxcore.Quoted(req.Language)),
 				Next: "This backend offers python.", Attribute: []string{"language"},
 			}
 		}
@@ -150,18 +180,17 @@ func newPayload(id, runAs string, req sandboxcore.RunRequest) (payload, error) {
 }
 
 // uploads splits the payload: commands that go ahead, and what still fits into the run's own.
-func (p payload) uploads(id string) (ahead [][]string, rest string) {
+func (p payload) uploads(k errand) (ahead [][]string, rest string) {
 	rest = p.encoded
 	for first := true; len(rest) > chunkBytes; first = false {
-		lines := []string{prelude(id)}
+		var lines []string
 		if first {
 			lines = append(lines, `mkdir -m 700 "$d" || fail directory`)
 		} else {
 			lines = append(lines, `[ -d "$d" ] || fail payload`)
 		}
 		lines = append(lines, carry(rest[:chunkBytes])...)
-		lines = append(lines, `say stored`)
-		ahead, rest = append(ahead, lines), rest[chunkBytes:]
+		ahead, rest = append(ahead, k.lines(append(lines, `say stored`)...)), rest[chunkBytes:]
 	}
 	return ahead, rest
 }
@@ -173,8 +202,8 @@ func secondsOf(d time.Duration) string {
 
 // runLines are the commands of the run itself. whole: both streams are printed to their end, because SSM puts them into a
 // bucket; else only as much as its answer holds, and the files stay for further commands when that is not all.
-func (p payload) runLines(id, runAs, rest string, made, whole bool, req sandboxcore.RunRequest) []string {
-	lines := []string{prelude(id)}
+func (p payload) runLines(k errand, rest string, made, whole bool, req sandboxcore.RunRequest) []string {
+	var lines []string
 	if !made {
 		lines = append(lines, `mkdir -m 700 "$d" || fail directory`)
 	}
@@ -188,31 +217,32 @@ func (p payload) runLines(id, runAs, rest string, made, whole bool, req sandboxc
 		limit = strconv.Itoa(wholeBytes)
 	}
 	a, c := len(p.start), len(p.code)
-	return append(lines, fmt.Sprintf(`base64 -d <"$d/b64" >"$d/p" 2>/dev/null || fail payload
+	return k.lines(append(lines, fmt.Sprintf(`base64 -d <"$d/b64" >"$d/p" 2>/dev/null || fail payload
 [ "$(sha256sum <"$d/p" | cut -c1-64)" = %s ] || fail payload
 head -c %d "$d/p" >"$d/start"; tail -c +%d "$d/p" | head -c %d >"$d/code"; tail -c +%d "$d/p" >"$d/in"; rm -f "$d/b64" "$d/p"; : >"$d/out"; : >"$d/err"`,
 		p.sum, a, a+1, c, a+c+1),
-		fmt.Sprintf(`u=%s; as=
-if [ -n "$u" ]; then
-id -u "$u" >/dev/null 2>&1 || fail user
-if [ "$(id -u)" = 0 ] && command -v runuser >/dev/null 2>&1; then as="runuser -u $u --"; elif command -v sudo >/dev/null 2>&1; then as="sudo -n -u $u --"; else fail become; fi
+		`as=
+if [ $how = root ]; then as="runuser -u $u --"
 chown "$u" "$d/start" "$d/code" "$d/in" "$d/out" "$d/err" && chmod 711 "$d" || fail become
-$as true >/dev/null 2>&1 || fail become
+$as true </dev/null >/dev/null 2>&1 || fail become
 fi
 $as sh "$d/start" check </dev/null >/dev/null 2>&1; c=$?
-case $c in 0) ;; 125) fail directory-of-run ;; 127) fail program ;; *) fail start "$c" ;; esac`, runAs),
+case $c in 0) ;; 125) fail directory-of-run ;; 127) fail program ;; *) fail start "$c" ;; esac`,
+		// The timer is in a session of its own, so that it goes with the sleep that it waits for.
 		fmt.Sprintf(`command -v setsid >/dev/null 2>&1 || fail setsid
 read -r t0 _ </proc/uptime
 setsid $as sh "$d/start" run <"$d/in" >>"$d/out" 2>>"$d/err" &
 p=$!; echo "$p" >"$d/pid"
-( AGENTKERNEL_TIMER=$id; export AGENTKERNEL_TIMER; s=; trap 'kill $s 2>/dev/null; exit 0' TERM
-sleep %s & s=$!; wait $s; : >"$d/late"; sweep TERM; sleep %s & s=$!; wait $s; sweep KILL ) </dev/null >/dev/null 2>&1 &
+AGENTKERNEL_TIMER=$id setsid sh -s "$p" >/dev/null 2>&1 <<'timer' &
+%sp=$1
+sleep %s; : >"$d/late"; sweep TERM; sleep %s; sweep KILL
+timer
 w=$!
 wait $p; x=$?
-kill $w 2>/dev/null; wait $w 2>/dev/null
+kill -KILL "-$w" 2>/dev/null || kill -KILL $w 2>/dev/null; wait $w 2>/dev/null; kill -KILL "-$w" 2>/dev/null
 read -r t1 _ </proc/uptime
 late=0; [ -e "$d/late" ] && late=1
-left=0; alive=0; [ %s = 1 ] && [ $late = 0 ] || end`, secondsOf(req.Timeout), secondsOf(req.Grace), keep),
+left=0; alive=0; [ %s = 1 ] && [ $late = 0 ] || end`, prelude(k.id), secondsOf(req.Timeout), secondsOf(req.Grace), keep),
 		fmt.Sprintf(`o=$(wc -c <"$d/out"); e=$(wc -c <"$d/err"); o=$((o+0)); e=$((e+0)); b=%s
 n=$o; [ $n -gt $((b*2/3)) ] && n=$((b*2/3)); m=$e; [ $m -gt $((b-n)) ] && m=$((b-n)); n=$o; [ $n -gt $((b-m)) ] && n=$((b-m))
 say exit $x late $late left $left alive $alive from $t0 to $t1 out $o err $e here $n $m
@@ -220,24 +250,24 @@ head -c $n "$d/out" | base64; say out
 head -c $m "$d/err" | base64; say err
 if [ $n = $o ] && [ $m = $e ]; then rm -rf "$d"; else rm -f "$d/start" "$d/code" "$d/in"; fi
 say done
-exit $x`, limit))
+exit $x`, limit))...)
 }
 
 // pageLines bring back one more part of a stream. The last one removes what the run left on the machine.
-func pageLines(id, stream string, from, n int64, last bool) []string {
+func pageLines(k errand, stream string, from, n int64, last bool) []string {
 	clean := ""
 	if last {
 		clean = `rm -rf "$d"`
 	}
-	return []string{prelude(id), fmt.Sprintf(`[ -f "$d/%s" ] || fail page
+	return k.lines(fmt.Sprintf(`[ -f "$d/%s" ] || fail page
 say page %s %d %d
 tail -c +%d "$d/%s" | head -c %d | base64; say %s
 %s
-say done`, stream, stream, from, n, from+1, stream, n, stream, clean)}
+say done`, stream, stream, from, n, from+1, stream, n, stream, clean))
 }
 
 // endLines kill whatever is left of a run, remove its files and tell.
-func endLines(id string) []string {
-	return []string{prelude(id), `[ -f "$d/pid" ] && read -r p <"$d/pid"; case $p in ''|*[!0-9]*) p=none ;; esac
-end; rm -rf "$d"; say ended left $left alive $alive; say done`}
+func endLines(k errand) []string {
+	return k.lines(`[ -f "$d/pid" ] && read -r p <"$d/pid"; case $p in ''|*[!0-9]*) p=none ;; esac
+end; rm -rf "$d"; say ended left $left alive $alive; say done`)
 }
