@@ -55,6 +55,6 @@ func unknownTier(tier string) error {
 	}
 	return &sandboxcore.Error{
 		Code: sandboxcore.CodeValue, Attempted: "the tiers were not compared",
-		Said: fmt.Sprintf("there is no isolation tier %q.", sandboxcore.Printable(tier)), Next: "Use " + strings.Join(tiers, ", ") + ".",
+		Said: fmt.Sprintf("there is no isolation tier %s.", sandboxcore.Quoted(tier)), Next: "Use " + strings.Join(tiers, ", ") + ".",
 	}
 }

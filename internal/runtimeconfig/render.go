@@ -128,11 +128,11 @@ func (r *renderer) section(list object) object {
 	s.put("profiles", list)
 	for _, kind := range sortedKeys(o.APIKeyEnv) {
 		if !slices.Contains(APIKeyBackends(), sandboxcore.BackendType(kind)) {
-			r.refuse("api_key_env", fmt.Sprintf("Agent Kernel knows no API key of the backend %q.", sandboxcore.Printable(kind)), "Use the keys daytona and e2b.")
+			r.refuse("api_key_env", fmt.Sprintf("Agent Kernel knows no API key of the backend %s.", sandboxcore.Quoted(kind)), "Use the keys daytona and e2b.")
 		}
 		// The value is not shown: it may be a key that was pasted by mistake.
 		if !variableName.MatchString(o.APIKeyEnv[kind]) {
-			r.refuse("api_key_env", fmt.Sprintf("what stands for %q is no name of an environment variable.", sandboxcore.Printable(kind)),
+			r.refuse("api_key_env", fmt.Sprintf("what stands for %s is no name of an environment variable.", sandboxcore.Quoted(kind)),
 				"Write the name of the variable that holds the key, in capital letters, never the key.")
 		}
 	}
@@ -147,7 +147,7 @@ func (r *renderer) defaultProfile(list object) (string, bool) {
 	}
 	switch want := r.options.DefaultProfile; {
 	case want != nil && !slices.Contains(names, *want):
-		r.refuse("default_profile", fmt.Sprintf("no profile with the name %q is written.", sandboxcore.Printable(*want)),
+		r.refuse("default_profile", fmt.Sprintf("no profile with the name %s is written.", sandboxcore.Quoted(*want)),
 			"Name one of the profiles whose backend Agent Kernel has: "+quoted(names)+".")
 	case want != nil:
 		return *want, true

@@ -33,10 +33,10 @@ func (reg *Registry) CheckBinding(b Binding) (*Profile, string, error) {
 		return nil, "", err
 	}
 	if p.Type != b.Backend {
-		return nil, "", bad("backend", fmt.Sprintf("its backend is %q but its spec is of type %q.", Printable(string(b.Backend)), p.Type))
+		return nil, "", bad("backend", fmt.Sprintf("its backend is %s but its spec is of type %q.", Quoted(string(b.Backend)), p.Type))
 	}
 	if p.Environment != b.Environment {
-		return nil, "", bad("environment", fmt.Sprintf("its environment is %q but its spec says %q.", Printable(string(b.Environment)), p.Environment))
+		return nil, "", bad("environment", fmt.Sprintf("its environment is %s but its spec says %q.", Quoted(string(b.Environment)), p.Environment))
 	}
 	t, native, err := reg.SplitID(b.ID)
 	if err != nil {

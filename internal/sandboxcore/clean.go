@@ -76,6 +76,9 @@ func Printable(s string) string {
 	return strings.NewReplacer("\n", `\n`, "\t", `\t`).Replace(Clean(s)) + cut
 }
 
+// Quoted is Printable between quotation marks. The %q of package fmt would write every escape of it twice.
+func Quoted(s string) string { return `"` + strings.ReplaceAll(Printable(s), `"`, `\"`) + `"` }
+
 // isOneLine reports whether a text can stand in a path, an id or a label as it is: nothing in it that Printable would show
 // as an escape. Its length does not matter.
 func isOneLine(s string) bool { return !strings.ContainsAny(s, "\n\t") && Clean(s) == s }

@@ -278,7 +278,7 @@ func (e *Engine) open(ctx context.Context, ref SandboxRef, fresh bool) (ManagedS
 func otherEndpoint(ref SandboxRef, endpoint string) *Error {
 	return &Error{
 		Code: CodeOtherEndpoint, Attempted: "the sandbox was not looked up", Object: ref.id(),
-		Said: fmt.Sprintf("it was made at endpoint %q, but the provider is now connected to %q.", Printable(ref.Endpoint), endpoint),
+		Said: fmt.Sprintf("it was made at endpoint %s, but the provider is now connected to %q.", Quoted(ref.Endpoint), endpoint),
 		Next: "Point the provider at the endpoint where it was made. If that is gone for good, remove the object from the state.",
 	}
 }

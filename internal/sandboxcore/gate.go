@@ -153,7 +153,7 @@ func checkPrincipal(p *Profile, principal *Principal, caps Capabilities) error {
 	at := []string{"principal", "mode"}
 	switch {
 	case principal.Mode != IdentityAgent && principal.Mode != IdentityUser:
-		return profileError(p, CodeIdentity, at, fmt.Sprintf("the principal's mode is %q.", Printable(string(principal.Mode))), "Use \"agent\" or \"user\".")
+		return profileError(p, CodeIdentity, at, fmt.Sprintf("the principal's mode is %s.", Quoted(string(principal.Mode))), "Use \"agent\" or \"user\".")
 	case strings.TrimSpace(principal.Subject) == "" || strings.ContainsRune(principal.Subject, 0):
 		return profileError(p, CodeIdentity, []string{"principal", "subject"}, "the principal has no usable subject.", "Name the agent or the user.")
 	case p.Identity == IdentityUser && principal.Mode != IdentityUser:
@@ -241,7 +241,7 @@ func checkOperation(p *Profile, op Operation, caps Capabilities) error {
 		switch op.Kind {
 		case RunCode:
 			if !slices.Contains(caps.Languages, op.Language) {
-				add(CodeLanguage, []string{"language"}, fmt.Sprintf("language %q is not offered.", Printable(op.Language)), "This backend offers "+quoteList(caps.Languages)+".")
+				add(CodeLanguage, []string{"language"}, fmt.Sprintf("language %s is not offered.", Quoted(op.Language)), "This backend offers "+quoteList(caps.Languages)+".")
 			}
 		case RunScript:
 			if !caps.Shell {

@@ -88,7 +88,7 @@ func (r *resolver) refuse(code Code, attr []string, said, next string) {
 func (reg *Registry) Resolve(in ProfileInput) (*Profile, error) {
 	r := &resolver{object: fmt.Sprintf("profile %q", in.Name)}
 	if !ValidName(in.Name) {
-		r.refuse(CodeValue, []string{"name"}, fmt.Sprintf("the name %q is not possible.", Printable(in.Name)), "Use "+ProfileNameHint+".")
+		r.refuse(CodeValue, []string{"name"}, fmt.Sprintf("the name %s is not possible.", Quoted(in.Name)), "Use "+ProfileNameHint+".")
 	}
 	p := &Profile{
 		Name: in.Name, Type: BackendType(in.Type),
@@ -100,14 +100,14 @@ func (reg *Registry) Resolve(in ProfileInput) (*Profile, error) {
 	}
 	f, ok := reg.Factory(p.Type)
 	if !ok {
-		r.refuse(CodeUnknownType, []string{"type"}, fmt.Sprintf("there is no backend type %q.", Printable(in.Type)), "Use one of "+quoteList(reg.Types())+".")
+		r.refuse(CodeUnknownType, []string{"type"}, fmt.Sprintf("there is no backend type %s.", Quoted(in.Type)), "Use one of "+quoteList(reg.Types())+".")
 		return nil, r.violations
 	}
 	for _, name := range sortedKeys(in.Blocks) {
 		if name != in.Type {
 			r.refuse(CodeSettingsBlock, []string{name},
-				fmt.Sprintf("the settings block %q does not belong to a profile of type %q.", Printable(name), in.Type),
-				fmt.Sprintf("Remove %s, or set type = %q.", Printable(name), Printable(name)))
+				fmt.Sprintf("the settings block %s does not belong to a profile of type %q.", Quoted(name), in.Type),
+				fmt.Sprintf("Remove %s, or set type = %s.", Printable(name), Quoted(name)))
 		}
 	}
 	block, ok := in.Blocks[in.Type]
@@ -134,7 +134,7 @@ func choose[T ~string](r *resolver, attr []string, in *string, def T, allowed ..
 	if slices.Contains(allowed, T(*in)) {
 		return T(*in)
 	}
-	r.refuse(CodeValue, attr, fmt.Sprintf("%q is not a possible value.", Printable(*in)), "Use one of "+quoteList(allowed)+".")
+	r.refuse(CodeValue, attr, fmt.Sprintf("%s is not a possible value.", Quoted(*in)), "Use one of "+quoteList(allowed)+".")
 	return def
 }
 
@@ -206,13 +206,13 @@ func (r *resolver) paths(attr []string, in []string) []string {
 func CheckAbsolutePath(s string) error {
 	switch {
 	case !utf8.ValidString(s) || strings.ContainsFunc(s, unicode.IsControl):
-		return fmt.Errorf("the path %q has bytes that a path cannot have here", Printable(s))
+		return fmt.Errorf("the path %s has bytes that a path cannot have here", Quoted(s))
 	case len(s) > MaxPathBytes:
 		return fmt.Errorf("a path is longer than %d bytes", MaxPathBytes)
 	case !strings.HasPrefix(s, "/"):
-		return fmt.Errorf("the path %q is not absolute", Printable(s))
+		return fmt.Errorf("the path %s is not absolute", Quoted(s))
 	case slices.Contains(strings.Split(s, "/"), ".."):
-		return fmt.Errorf("the path %q has a \"..\" element", Printable(s))
+		return fmt.Errorf("the path %s has a \"..\" element", Quoted(s))
 	}
 	return nil
 }
@@ -239,7 +239,7 @@ func CanonicalAllowEntry(s string) (string, error) {
 		bad = bad || !domainLabel.MatchString(l)
 	}
 	if bad {
-		return "", fmt.Errorf("the entry %q is neither a CIDR nor a domain", Printable(s))
+		return "", fmt.Errorf("the entry %s is neither a CIDR nor a domain", Quoted(s))
 	}
 	return d, nil
 }
@@ -261,7 +261,7 @@ func (r *resolver) settings(attr []string, known []Setting, in Settings) Setting
 		at := append(slices.Clone(attr), key)
 		i := slices.IndexFunc(known, func(s Setting) bool { return s.Name == key })
 		if i < 0 {
-			r.refuse(CodeValue, at, fmt.Sprintf("there is no setting %q.", Printable(key)), "Remove it.")
+			r.refuse(CodeValue, at, fmt.Sprintf("there is no setting %s.", Quoted(key)), "Remove it.")
 			continue
 		}
 		if v == nil {
@@ -371,13 +371,13 @@ func (r *resolver) text(at []string, s Setting, t string) bool {
 	case strings.ContainsRune(t, 0) || !utf8.ValidString(t):
 		r.refuse(CodeValue, at, "the value has a NUL byte or is not UTF-8.", "Write plain text.")
 	case len(s.OneOf) > 0 && !slices.Contains(s.OneOf, t):
-		r.refuse(CodeValue, at, fmt.Sprintf("%q is not a possible value.", Printable(t)), "Use one of "+quoteList(s.OneOf)+".")
+		r.refuse(CodeValue, at, fmt.Sprintf("%s is not a possible value.", Quoted(t)), "Use one of "+quoteList(s.OneOf)+".")
 	case s.Pattern != "" && !regexp.MustCompile(s.Pattern).MatchString(t):
 		hint := s.PatternHint
 		if hint == "" {
 			hint = "a text that matches " + s.Pattern
 		}
-		r.refuse(CodeValue, at, fmt.Sprintf("%q is not a possible value.", Printable(t)), "Write "+hint+".")
+		r.refuse(CodeValue, at, fmt.Sprintf("%s is not a possible value.", Quoted(t)), "Write "+hint+".")
 	default:
 		return true
 	}

@@ -109,7 +109,7 @@ func copyStreams(stdout, stderr io.Writer, r io.Reader) error {
 			to = stderr
 		case demuxSystem:
 			said, _ := io.ReadAll(io.LimitReader(r, min(int64(binary.BigEndian.Uint32(h[4:])), 1024)))
-			return fmt.Errorf("the engine said %q", sandboxcore.Printable(string(said)))
+			return fmt.Errorf("the engine said %s", sandboxcore.Quoted(string(said)))
 		default:
 			return fmt.Errorf("the engine sent no stream frame but %q", h)
 		}

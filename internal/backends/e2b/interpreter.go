@@ -480,7 +480,7 @@ func (c *cellRun) prepare() (setup string, file []byte, err error) {
 			if !shellName.MatchString(name) {
 				return "", nil, &sandboxcore.Error{
 					Code: sandboxcore.CodeValue, Attempted: "the run was refused", Object: c.s.object(), Attribute: []string{"env"},
-					Said: fmt.Sprintf("%q is no name of a variable in a shell. Nothing ran.", sandboxcore.Printable(name)), Next: "Use another name.",
+					Said: fmt.Sprintf("%s is no name of a variable in a shell. Nothing ran.", sandboxcore.Quoted(name)), Next: "Use another name.",
 				}
 			}
 			fmt.Fprintf(&text, "if [ \"${%[1]s+x}\" ]; then __agentkernel_%[1]s=$%[1]s; fi; export %[1]s='%[2]s'\n", name, strings.ReplaceAll(envs[name], "'", `'\''`))

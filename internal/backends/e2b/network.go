@@ -55,12 +55,12 @@ func readBack(want networkUpdate, d *sandboxDetail) string {
 	wanted, got := canonical(want.AllowOut), canonical(have.AllowOut)
 	for _, w := range wanted {
 		if !slices.Contains(got, w) {
-			return fmt.Sprintf("the server does not allow %q", sandboxcore.Printable(w))
+			return fmt.Sprintf("the server does not allow %s", sandboxcore.Quoted(w))
 		}
 	}
 	for _, g := range got {
 		if !slices.Contains(wanted, g) && (g != resolver || !slices.ContainsFunc(wanted, isDomain)) {
-			return fmt.Sprintf("the server allows %q besides", sandboxcore.Printable(g))
+			return fmt.Sprintf("the server allows %s besides", sandboxcore.Quoted(g))
 		}
 	}
 	return ""

@@ -164,7 +164,7 @@ func (p *Place) routeTo(id, domain, envdURL string, port int) (route, error) {
 	foreign := func(host string) error {
 		return &sandboxcore.Error{
 			Code: sandboxcore.CodeUnreachable, Attempted: "the sandbox was not spoken to", Object: objectID(p.Kind, id),
-			Said:      fmt.Sprintf("The server names %q as its place, which is neither %s nor below it. Its token was not sent there.", sandboxcore.Printable(host), p.Domain),
+			Said:      fmt.Sprintf("The server names %s as its place, which is neither %s nor below it. Its token was not sent there.", sandboxcore.Quoted(host), p.Domain),
 			Next:      "If that host is right, list its domain in allowed_domains of the provider's " + string(p.Kind) + " attribute.",
 			Attribute: []string{string(p.Kind), keyAllowedDomains},
 		}

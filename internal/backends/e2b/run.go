@@ -55,7 +55,7 @@ func program(req sandboxcore.RunRequest, object string) (argv []string, code []b
 		case "bash":
 			return []string{"bash", "/proc/self/fd/3"}, req.Text, nil
 		}
-		return nil, nil, refuse(sandboxcore.CodeLanguage, fmt.Sprintf("%q is no language that can be run here.", sandboxcore.Printable(req.Language)), "Use python or bash.", "language")
+		return nil, nil, refuse(sandboxcore.CodeLanguage, fmt.Sprintf("%s is no language that can be run here.", sandboxcore.Quoted(req.Language)), "Use python or bash.", "language")
 	}
 	return nil, nil, refuse(sandboxcore.CodeOperation, "Its kind is unknown.", "This is a fault of the provider; please report it.", "command")
 }
@@ -105,7 +105,7 @@ func (s *sandbox) Run(ctx context.Context, req sandboxcore.RunRequest, stdout, s
 	if len(req.Stdin) > 0 && !s.session.atLeast(stdinVersion) {
 		return sandboxcore.RunResult{}, &sandboxcore.Error{
 			Code: sandboxcore.CodeOperation, Attempted: "the run was refused", Object: object,
-			Said: fmt.Sprintf("The sandbox's daemon has version %q; only from %s on can a program's input be ended. Nothing ran.", sandboxcore.Printable(s.session.version), stdinVersion),
+			Said: fmt.Sprintf("The sandbox's daemon has version %s; only from %s on can a program's input be ended. Nothing ran.", sandboxcore.Quoted(s.session.version), stdinVersion),
 			Next: "Put the data into a file, or use a template with a newer daemon.", Attribute: []string{"stdin"},
 		}
 	}
@@ -329,7 +329,7 @@ func (r *run) finish(ctx context.Context) (sandboxcore.RunResult, error) {
 		out.ExitCode = 128 + out.Signal
 		if out.Signal == 0 {
 			out.ExitCode = 255
-			out.Notice = joinNotices(fmt.Sprintf("It ended in a way that has no number: %q.", sandboxcore.Printable(r.end.Status+" "+r.end.Error)), out.Notice)
+			out.Notice = joinNotices(fmt.Sprintf("It ended in a way that has no number: %s.", sandboxcore.Quoted(r.end.Status+" "+r.end.Error)), out.Notice)
 		}
 	}
 	return out, nil

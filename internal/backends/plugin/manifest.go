@@ -130,7 +130,7 @@ func parse(text []byte) (*manifest, string) {
 	}
 	for _, key := range meta.Undecoded() {
 		if name := key.String(); !strings.HasPrefix(name, "features.extensions.") && !strings.HasPrefix(name, "compat.requires.") {
-			return nil, fmt.Sprintf("It has the key %q, which this provider does not know.", sandboxcore.Printable(name))
+			return nil, fmt.Sprintf("It has the key %s, which this provider does not know.", sandboxcore.Quoted(name))
 		}
 	}
 	sum := sha256.Sum256(text)
@@ -144,7 +144,7 @@ func (m *manifest) check() string {
 	case m.ManifestVersion != 1:
 		return fmt.Sprintf("Its manifest_version is %d; this provider reads 1.", m.ManifestVersion)
 	case len(id) < 2 || len(id) > 40 || !idPattern.MatchString(id):
-		return fmt.Sprintf("The provider id %q is not possible: 2 to 40 lower-case letters, digits and single hyphens, starting with a letter.", sandboxcore.Printable(id))
+		return fmt.Sprintf("The provider id %s is not possible: 2 to 40 lower-case letters, digits and single hyphens, starting with a letter.", sandboxcore.Quoted(id))
 	case strings.HasPrefix(id, "abx-") || strings.HasPrefix(id, "alicloud-") || strings.HasPrefix(id, "shortcuts") || slices.Contains(reservedIDs, id):
 		return fmt.Sprintf("The provider id %q is reserved.", id)
 	case m.Runtime.Kind == "python":
@@ -152,13 +152,13 @@ func (m *manifest) check() string {
 	case m.Runtime.Kind == "exec" || m.Runtime.Kind == "node":
 		return fmt.Sprintf("Its kind is %s, which is not supported yet; only rest is.", m.Runtime.Kind)
 	case m.Runtime.Kind != "rest":
-		return fmt.Sprintf("Its kind %q is unknown.", sandboxcore.Printable(m.Runtime.Kind))
+		return fmt.Sprintf("Its kind %s is unknown.", sandboxcore.Quoted(m.Runtime.Kind))
 	case m.Compat.Protocol != "e2b-rest/1":
-		return fmt.Sprintf("Its protocol is %q; of the kind rest only e2b-rest/1 is known.", sandboxcore.Printable(m.Compat.Protocol))
+		return fmt.Sprintf("Its protocol is %s; of the kind rest only e2b-rest/1 is known.", sandboxcore.Quoted(m.Compat.Protocol))
 	}
 	for _, f := range m.Features.Supported {
 		if !slices.Contains(featureIDs, f) {
-			return fmt.Sprintf("It lists the feature %q, which does not exist.", sandboxcore.Printable(f))
+			return fmt.Sprintf("It lists the feature %s, which does not exist.", sandboxcore.Quoted(f))
 		}
 	}
 	return m.checkEndpoint()
@@ -173,15 +173,15 @@ func (m *manifest) checkEndpoint() string {
 		return "It lists no host in security.network, so that it may talk to nobody."
 	}
 	if !m.mayReach(u.Hostname()) {
-		return fmt.Sprintf("Its endpoint %q is not among the hosts of its own security.network.", sandboxcore.Printable(u.Hostname()))
+		return fmt.Sprintf("Its endpoint %s is not among the hosts of its own security.network.", sandboxcore.Quoted(u.Hostname()))
 	}
 	switch m.Endpoint.Auth.Scheme {
 	case "bearer", "header", "":
 	default:
-		return fmt.Sprintf("Its auth scheme %q is unknown; bearer and header are known.", sandboxcore.Printable(m.Endpoint.Auth.Scheme))
+		return fmt.Sprintf("Its auth scheme %s is unknown; bearer and header are known.", sandboxcore.Quoted(m.Endpoint.Auth.Scheme))
 	}
 	if h := m.Endpoint.Auth.Header; h != "" && !regexp.MustCompile(`^[A-Za-z][A-Za-z0-9-]{0,63}$`).MatchString(h) {
-		return fmt.Sprintf("Its auth header %q is no name of a header.", sandboxcore.Printable(h))
+		return fmt.Sprintf("Its auth header %s is no name of a header.", sandboxcore.Quoted(h))
 	}
 	return ""
 }
