@@ -23,10 +23,13 @@ func (e *endpoint) Create(ctx context.Context, req sandboxcore.CreateRequest, on
 		return nil, err
 	}
 	defer e.listing.drop()
+	e.log.InfoContext(ctx, "a sandbox is asked for", "backend", string(e.place.Kind), "server", e.place.identity(), "name", sandboxcore.Printable(req.Marks.Name))
 	answer, err := e.createOnce(ctx, req, o, body)
 	if err != nil {
 		return nil, err
 	}
+	// Terraform shows no progress of a resource but its log.
+	e.log.InfoContext(ctx, "a sandbox was created", "backend", string(e.place.Kind), "id", answer.SandboxID, "name", sandboxcore.Printable(req.Marks.Name), "created_so_far", e.created.Add(1))
 	s := &sandbox{e: e, o: o, session: sessionOf(answer), info: sandboxcore.SandboxInfo{
 		NativeID: answer.SandboxID, Endpoint: e.place.identity(), Status: sandboxcore.StatusRunning, Marks: req.Marks, CreatedAt: req.Marks.Created,
 		ExpiresAt: e.b.now().Add(time.Duration(body.Timeout) * time.Second), Details: details(&sandboxDetail{sandboxAnswer: *answer, TemplateID: o.template}),

@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"regexp"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/agentkernel/terraform-provider-agentkernel/internal/sandboxcore"
@@ -24,6 +25,7 @@ type endpoint struct {
 	times   *timings
 	listing listing
 	cells   cells
+	created atomic.Int64 // sandboxes, for the log
 }
 
 func newEndpoint(b *backend, transport http.RoundTripper) *endpoint {
