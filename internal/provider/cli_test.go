@@ -174,7 +174,7 @@ func TestCLISavedPlanOnAnotherMachine(t *testing.T) {
 	for _, name := range []string{"bash", "sh", "env", "cat"} {
 		at, err := exec.LookPath(name)
 		if err != nil {
-			t.Skipf("no %s here: %v", name, err)
+			testenv.Skip(t, testenv.Local, err.Error(), "put "+name+" on the PATH")
 		}
 		if err := os.Symlink(at, filepath.Join(bare, name)); err != nil {
 			t.Fatal(err)
@@ -236,7 +236,7 @@ func eventually(t *testing.T, limit time.Duration, what string, done func() bool
 // leave nothing that is not in it.
 func TestCLIInterruptedRun(t *testing.T) {
 	if runtime.GOOS != "linux" {
-		t.Skip("looks into /proc")
+		testenv.Skip(t, testenv.Local, "it looks into /proc, which only Linux has", "run it on Linux")
 	}
 	for i, p := range places()[:3] {
 		for j, signal := range []string{"SIGINT", "SIGKILL"} {
@@ -307,7 +307,7 @@ func TestCLIUpgrade(t *testing.T) {
 	old, source := t.TempDir(), t.TempDir()
 	script := exec.CommandContext(t.Context(), "sh", "-c", "git -C ../.. archive HEAD~1 | tar -x -C "+source)
 	if out, err := script.CombinedOutput(); err != nil || len(out) > 0 {
-		t.Skipf("no previous commit here: %v %s", err, out)
+		testenv.Skip(t, testenv.Terraform, fmt.Sprintf("the commit before this one is not here: %v %s", err, out), "clone with git clone --depth 2 or more")
 	}
 	if err := buildProvider(source, old); err != nil {
 		t.Fatalf("the previous commit does not build: %v", err)

@@ -352,7 +352,7 @@ func limitsWithoutCgroups(t *testing.T) {
 		none := hierarchy{reason: "switched off for a test"}
 		e.groups = cgroups{ctlMemory: none, ctlCPU: none, ctlPIDs: none}
 	} else if e.groups[ctlMemory].usable() || e.groups[ctlCPU].usable() {
-		t.Skip("this user may make control groups")
+		testenv.Skip(t, testenv.Unprivileged, "this user may make control groups", "run the tests as a user who may not, or as root")
 	}
 	cpu, memory := 1.0, int64(64)
 	p := k.Profile(sandboxcore.Policy{CPU: &cpu, MemoryMB: &memory})

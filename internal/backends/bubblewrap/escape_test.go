@@ -284,7 +284,7 @@ func escapes(t *testing.T) {
 	for _, row := range attacks {
 		t.Run(row.name, func(t *testing.T) {
 			if row.rootOnly && !isRoot() {
-				t.Skip("only root can prepare it")
+				testenv.Skip(t, testenv.Root, "only root can prepare it", "run the tests as root")
 			}
 			code := prelude + strings.NewReplacer("{victim}", strconv.Itoa(victim.Process.Pid), "{other}", other.Info().NativeID, "{abstract}", abstract,
 				"{socket}", socket, "{data}", k.DataDir, "{suid}", suid).Replace(row.code)

@@ -46,7 +46,7 @@ func forward(t *testing.T, l net.Listener) {
 func TestSameEngineAtOtherAddresses(t *testing.T) {
 	testenv.Require(t, "docker")
 	if host := os.Getenv("DOCKER_HOST"); host != "" && host != "unix:///var/run/docker.sock" {
-		t.Skip("the engine is not at its default socket")
+		testenv.Skip(t, testenv.Docker, "the engine is not at its default socket", "unset DOCKER_HOST")
 	}
 	here := engine(t)
 	s := create(t, here, profile("python"))

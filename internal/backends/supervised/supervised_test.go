@@ -17,6 +17,7 @@ import (
 
 	"github.com/agentkernel/terraform-provider-agentkernel/internal/runhelper"
 	"github.com/agentkernel/terraform-provider-agentkernel/internal/sandboxcore"
+	"github.com/agentkernel/terraform-provider-agentkernel/internal/testenv"
 )
 
 // here is this machine as a target: the real helper in a directory of the test.
@@ -25,7 +26,7 @@ func here(t *testing.T) (Target, string) {
 	dir := t.TempDir()
 	helper, err := runhelper.Extract(filepath.Join(t.TempDir(), "bin"))
 	if err != nil {
-		t.Skip(err)
+		testenv.Skip(t, testenv.Local, err.Error(), "run it on Linux, on amd64 or arm64")
 	}
 	return Target{
 		Object: "test/1", Place: "this test",
