@@ -76,11 +76,14 @@ func (p *Peer) apiHandler() http.Handler {
 	}))
 	m.HandleFunc("POST /sandboxes/{id}/timeout", p.withBox(p.timeout))
 	m.HandleFunc("POST /sandboxes/{id}/refreshes", p.withBox(p.refresh))
-	m.HandleFunc("PUT /sandboxes/{id}/network", p.withBox(p.network))
-	m.HandleFunc("GET /sandboxes/{id}/metrics", p.withBox(func(w http.ResponseWriter, _ *http.Request, _ *box) {
-		writeJSON(w, http.StatusOK, []map[string]any{{"timestampUnix": p.opt.Now().Unix(), "cpuCount": 2, "cpuUsedPct": 1.5, "memUsed": 1 << 26, "memTotal": 1 << 29, "diskUsed": 1 << 30, "diskTotal": 1 << 33}})
-	}))
+	if !p.opt.Cube {
+		p.later(m)
+	}
 	m.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		if p.opt.Cube {
+			w.WriteHeader(http.StatusNotFound)
+			return
+		}
 		fail(w, http.StatusNotFound, "no matching operation was found for %s %s", r.Method, r.URL.Path)
 	})
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -90,6 +93,14 @@ func (p *Peer) apiHandler() http.Handler {
 		}
 		m.ServeHTTP(w, r)
 	})
+}
+
+// later are calls that not every server of this shape has.
+func (p *Peer) later(m *http.ServeMux) {
+	m.HandleFunc("PUT /sandboxes/{id}/network", p.withBox(p.network))
+	m.HandleFunc("GET /sandboxes/{id}/metrics", p.withBox(func(w http.ResponseWriter, _ *http.Request, _ *box) {
+		writeJSON(w, http.StatusOK, []map[string]any{{"timestampUnix": p.opt.Now().Unix(), "cpuCount": 2, "cpuUsedPct": 1.5, "memUsed": 1 << 26, "memTotal": 1 << 29, "diskUsed": 1 << 30, "diskTotal": 1 << 33}})
+	}))
 }
 
 func (p *Peer) withBox(f func(http.ResponseWriter, *http.Request, *box)) http.HandlerFunc {
@@ -251,8 +262,10 @@ func (p *Peer) describe(b *box, single bool) map[string]any {
 		}
 		out["lifecycle"] = map[string]any{"onTimeout": onTimeout, "autoResume": b.autoResume}
 		out["domain"] = nil
-		out["allowInternetAccess"] = b.internet
-		out["network"] = b.network
+		if !p.opt.Cube {
+			out["allowInternetAccess"] = b.internet
+			out["network"] = b.network
+		}
 		if p.opt.EnvdURL {
 			out["envdUrl"] = p.pathURL(b.id)
 		}
@@ -360,9 +373,13 @@ func (p *Peer) connect(w http.ResponseWriter, r *http.Request, b *box) {
 		return
 	}
 	status := http.StatusOK
+	resumed := http.StatusCreated
+	if p.opt.Cube {
+		resumed = http.StatusOK
+	}
 	until := p.opt.Now().Add(d)
 	if b.resume() {
-		status = http.StatusCreated
+		status = resumed
 		p.mu.Lock()
 		b.end = until
 		p.mu.Unlock()

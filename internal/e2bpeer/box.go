@@ -83,6 +83,9 @@ func (p *Peer) newBox(in createBody, secure bool) (*box, int, error) {
 		p: p, id: newID(), template: in.TemplateID, metadata: in.Metadata, envs: in.EnvVars, started: p.opt.Now(), state: stateRunning,
 		autoPause: in.AutoPause, autoResume: in.AutoResume != nil && in.AutoResume.Enabled, internet: in.AllowInternetAccess, network: in.Network,
 	}
+	if p.opt.Cube {
+		b.id = newToken()[:32]
+	}
 	b.end = b.started.Add(time.Duration(*in.Timeout) * time.Second)
 	if secure {
 		b.token = newToken()

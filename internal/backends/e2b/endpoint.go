@@ -92,8 +92,11 @@ func (e *endpoint) Find(ctx context.Context, nativeID string, fresh bool) (sandb
 		if d, err = e.api.get(ctx, nativeID); err != nil {
 			return nil, e.sandboxFailure(ctx, err, sandboxcore.CodeUnreachable, attempted, nativeID)
 		}
-		if d.SandboxID != nativeID {
-			return nil, e.gone(attempted, nativeID)
+		if d.SandboxID != nativeID { // it is there, under another name: nothing is gone
+			return nil, &sandboxcore.Error{
+				Code: sandboxcore.CodeValue, Attempted: attempted, Object: objectID(e.place.Kind, nativeID),
+				Said: fmt.Sprintf("The server calls it %q.", clip(sandboxcore.Printable(d.SandboxID), 130)), Next: "Use that id.",
+			}
 		}
 	}
 	s, err := e.managed(d)

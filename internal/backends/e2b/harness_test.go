@@ -4,6 +4,7 @@ package e2b
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"log/slog"
 	"os"
@@ -138,4 +139,13 @@ func leftovers() []string {
 		}
 	}
 	return out
+}
+
+func jsonText(t testing.TB, v any) string {
+	t.Helper()
+	text, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
 }

@@ -95,6 +95,7 @@ func (s *sandbox) wake(ctx context.Context, lifetime time.Duration) (resumed boo
 			return false, s.e.failure(ctx, werr, sandboxcore.CodeProvision, attempted, objectID(s.e.place.Kind, id))
 		}
 	}
+	resumed = resumed || s.info.Status == sandboxcore.StatusPaused // some servers say 200 to that, too
 	before, listed := s.session, s.listed
 	s.session, s.listed = sessionOf(answer), false
 	if s.session.token == "" && !listed {
@@ -109,7 +110,7 @@ func (s *sandbox) wake(ctx context.Context, lifetime time.Duration) (resumed boo
 			Said: "It is a secure sandbox, but the server gave no access token for it.", Next: "Run the command again; if it stays, replace the sandbox.",
 		}
 	}
-	if resumed || s.info.Status == sandboxcore.StatusPaused {
+	if resumed {
 		s.e.listing.drop()
 	}
 	if egress != nil {
