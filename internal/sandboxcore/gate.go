@@ -29,6 +29,11 @@ type Verdict struct {
 
 // model gives a backend of type t without configuration, for its pure methods.
 func (reg *Registry) model(t BackendType) (Backend, error) {
+	reg.mu.Lock()
+	defer reg.mu.Unlock()
+	if b, ok := reg.models[t]; ok {
+		return b, nil
+	}
 	f, ok := reg.Factory(t)
 	if !ok {
 		return nil, &Error{
@@ -36,7 +41,11 @@ func (reg *Registry) model(t BackendType) (Backend, error) {
 			Next: "Use one of " + quoteList(reg.Types()) + ".", Attribute: []string{"type"},
 		}
 	}
-	return f.New(Settings{}, func(string) string { return "" })
+	b, err := f.New(Settings{}, func(string) string { return "" })
+	if err == nil {
+		reg.models[t] = b
+	}
+	return b, err
 }
 
 // Capabilities gives what the backend of p supports and enforces with p's settings. It is pure.

@@ -3,10 +3,12 @@ package sandboxcore_test
 import (
 	"errors"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/agentkernel/terraform-provider-agentkernel/internal/sandboxcore"
+	"github.com/agentkernel/terraform-provider-agentkernel/internal/sandboxcore/backendtest"
 )
 
 func TestIsolationOrder(t *testing.T) {
@@ -243,5 +245,37 @@ func TestDecideOperations(t *testing.T) {
 				t.Errorf("got %v, want %s at %s", err, c.code, c.attr)
 			}
 		})
+	}
+}
+
+// The pure questions are asked of one backend of each type, however many there are.
+func TestQuestionsMakeOneBackend(t *testing.T) {
+	f := (&backendtest.Fake{}).Factory()
+	made := 0
+	inner := f.New
+	f.New = func(s sandboxcore.Settings, getenv func(string) string) (sandboxcore.Backend, error) {
+		made++
+		return inner(s, getenv)
+	}
+	reg := sandboxcore.NewRegistry(f)
+	p, err := reg.ParseSpec(`{"name":"p","type":"docker","v":1}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all sync.WaitGroup
+	for range 20 {
+		all.Go(func() {
+			if _, err := reg.Capabilities(p); err != nil {
+				t.Error(err)
+			}
+			if _, err := reg.Decide(p, nil, nil); err != nil {
+				t.Error(err)
+			}
+			reg.LiveFields(p.Type)
+		})
+	}
+	all.Wait()
+	if made != 1 {
+		t.Errorf("%d backends were made", made)
 	}
 }

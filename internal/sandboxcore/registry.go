@@ -4,16 +4,21 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 )
 
 // Registry holds the factories of the backends that this provider knows.
 type Registry struct {
 	factories []Factory
+	// models are backends without configuration, made once, for the questions that need none: the methods that are pure may
+	// be asked by many at a time.
+	mu     sync.Mutex
+	models map[BackendType]Backend
 }
 
 // NewRegistry makes a registry. It panics on a type that is registered twice: a programming error.
 func NewRegistry(factories ...Factory) *Registry {
-	r := &Registry{factories: slices.Clone(factories)}
+	r := &Registry{factories: slices.Clone(factories), models: map[BackendType]Backend{}}
 	slices.SortFunc(r.factories, func(a, b Factory) int { return strings.Compare(string(a.Type), string(b.Type)) })
 	for i := 1; i < len(r.factories); i++ {
 		if r.factories[i].Type == r.factories[i-1].Type {
