@@ -39,7 +39,10 @@ func TestExample(t *testing.T) {
 	}
 	run(t.Context(), "../..", 0, "go", "build", "-o", filepath.Join(bin, "terraform-provider-agentkernel"), ".")
 	admin("apply", "-f", "cluster.yaml")
-	t.Cleanup(func() { admin("delete", "-f", "cluster.yaml") })
+	t.Cleanup(func() { admin("delete", "--ignore-not-found", "-f", "cluster.yaml") })
+	// All of the example works without what it calls optional.
+	const identity = "terraform-sandboxes-cluster-identity"
+	admin("delete", "clusterrolebinding", identity)
 	write := func(name, text string) {
 		t.Helper()
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
@@ -100,6 +103,20 @@ func TestExample(t *testing.T) {
 		t.Errorf("the plan does not say why:\n%s", out)
 	}
 	tf(0, "apply", "-auto-approve")
+
+	// The right to see which cluster it is makes it another one, and taking it away undoes that: as the manifest says.
+	endpoint := func() string {
+		return run(t.Context(), dir, 0, cli, "state", "show", "-no-color", "agentkernel_sandbox.job")
+	}
+	if out := endpoint(); !strings.Contains(out, `"server-`) {
+		t.Errorf("the endpoint is not told by the server's address:\n%s", out)
+	}
+	admin("apply", "-f", "cluster.yaml")
+	if out := tf(1, "plan"); !strings.Contains(out, "AK5009") {
+		t.Errorf("not told as another cluster:\n%s", out)
+	}
+	admin("delete", "clusterrolebinding", identity)
+	tf(0, "plan", "-detailed-exitcode")
 	tf(0, "destroy", "-auto-approve")
 	destroyed = true
 	if left := admin("-n", "agents", "get", "pods,configmaps,networkpolicies", "-l", "agentkernel.io/managed=true", "-o", "name"); left != "" {

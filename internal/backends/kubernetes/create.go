@@ -68,6 +68,10 @@ func (b *building) pod(ctx context.Context) (sandboxcore.ManagedSandbox, error) 
 	if err != nil {
 		return nil, err
 	}
+	env, err := envFile(b.req)
+	if err != nil {
+		return nil, err
+	}
 	c, err := b.e.forUser(ctx, &b.req.Principal)
 	if err != nil {
 		return nil, err
@@ -92,7 +96,7 @@ func (b *building) pod(ctx context.Context) (sandboxcore.ManagedSandbox, error) 
 		if _, err := b.waitFor(ctx, created.Name, created.UID, takesEnv); err != nil {
 			return nil, err
 		}
-		if err := s.writeEnv(ctx, b.req.Env); err != nil {
+		if err := s.writeEnv(ctx, env); err != nil {
 			return nil, err
 		}
 	}

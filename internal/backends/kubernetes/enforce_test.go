@@ -5,6 +5,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/agentkernel/terraform-provider-agentkernel/internal/sandboxcore"
 )
@@ -95,6 +96,29 @@ func TestFirstRunIsBehindThePolicy(t *testing.T) {
 	defer c.e.mu.Unlock()
 	if len(c.e.listeners) != 0 {
 		t.Errorf("%d listeners are kept", len(c.e.listeners))
+	}
+}
+
+// A listener serves those who come while it is young and well: one that failed is no reason for others to fail, and one that
+// is old would end before they are done.
+func TestListenerIsSharedWhileItLasts(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	starting := &listener{done: make(chan struct{}), born: now}
+	ended := make(chan struct{})
+	close(ended)
+	for name, c := range map[string]struct {
+		l    *listener
+		want bool
+	}{
+		"starting": {starting, true},
+		"young":    {&listener{done: ended, born: now.Add(-time.Minute)}, true},
+		"old":      {&listener{done: ended, born: now.Add(-listenerLife / 2)}, false},
+		"failed":   {&listener{done: ended, born: now, err: errNoAnswer}, false},
+	} {
+		if got := c.l.lasts(now); got != c.want {
+			t.Errorf("%s: %v", name, got)
+		}
 	}
 }
 

@@ -228,12 +228,34 @@ func (e *endpoint) List(ctx context.Context) ([]sandboxcore.SandboxInfo, error) 
 		}
 		out = append(out, e.infos(ctx, pods, id)...)
 		more, err := e.listSandboxes(ctx, ns, id)
-		if err != nil {
+		if apierrors.IsForbidden(err) && ns == metav1.NamespaceAll {
+			more, err = nil, nil
+			for _, known := range e.known() {
+				some, serr := e.listSandboxes(ctx, known, id)
+				if serr != nil && !apierrors.IsForbidden(serr) {
+					err = serr
+				}
+				more = append(more, some...)
+			}
+		}
+		// Whoever may not list Sandbox objects has none.
+		if err != nil && !apierrors.IsForbidden(err) {
 			return nil, err
 		}
 		out = append(out, more...)
 	}
 	return out, nil
+}
+
+// known are the namespaces that this process has met, and the one of the kubeconfig's context.
+func (e *endpoint) known() []string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	known := maps.Clone(e.namespaces)
+	if e.target.namespace != "" {
+		known[e.target.namespace] = true
+	}
+	return slices.Sorted(maps.Keys(known))
 }
 
 func (e *endpoint) infos(ctx context.Context, pods []*corev1.Pod, identity string) []sandboxcore.SandboxInfo {
@@ -253,16 +275,10 @@ func (e *endpoint) infos(ctx context.Context, pods []*corev1.Pod, identity strin
 	return out
 }
 
-// askKnown lists the namespaces that this process has met, and the one of the kubeconfig's context.
+// askKnown lists the known namespaces.
 func (e *endpoint) askKnown(ctx context.Context) ([]*corev1.Pod, error) {
-	e.mu.Lock()
-	known := maps.Clone(e.namespaces)
-	e.mu.Unlock()
-	if e.target.namespace != "" {
-		known[e.target.namespace] = true
-	}
 	var out []*corev1.Pod
-	for _, ns := range slices.Sorted(maps.Keys(known)) {
+	for _, ns := range e.known() {
 		pods, err := e.ask(ctx, ns)
 		if err != nil {
 			return nil, err
@@ -282,6 +298,11 @@ func (e *endpoint) ask(ctx context.Context, namespace string) ([]*corev1.Pod, er
 			defer cancel()
 			return e.own.kube.CoreV1().Pods(namespace).List(ctx, options)
 		}()
+		if apierrors.IsResourceExpired(err) && options.Continue != "" {
+			// The pages lost their place while they were read: from the start, in one piece.
+			out, options = nil, metav1.ListOptions{LabelSelector: ourPods}
+			continue
+		}
 		if err != nil {
 			return nil, err
 		}

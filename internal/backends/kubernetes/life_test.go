@@ -192,6 +192,10 @@ print(os.environ['TOKEN'])`).ok(t)
 	if got != want {
 		t.Errorf("got %s", got)
 	}
+	_, err := c.e.Create(t.Context(), request(c.profile(), func(r *sandboxcore.CreateRequest) {
+		r.Env = map[string]string{"A": strings.Repeat("x", maxEnvBytes)}
+	}), func(sandboxcore.SandboxInfo) { t.Error("it was created") })
+	refused(t, err, sandboxcore.CodeValue, "bytes")
 	env, err := mustFind(t, c, s).(*sandbox).ReadEnv(t.Context())
 	if err != nil || env["TOKEN"] != "value-of-the-token" || len(env) != 1 {
 		t.Errorf("%v, %v", env, err)

@@ -24,8 +24,8 @@ import (
 
 const (
 	listenerPort = 7420
-	// listenerLife is after what time the cluster ends a listener whose provider is gone.
-	listenerLife = int64(15 * 60)
+	// listenerLife is after what time, beyond twice a create_timeout, the cluster ends a listener whose provider is gone.
+	listenerLife = 15 * time.Minute
 )
 
 // listener is a small pod that takes connections. A policy cannot be asked whether it is in force already; that an
@@ -34,6 +34,7 @@ const (
 type listener struct {
 	key  string
 	refs int
+	born time.Time
 	stop context.CancelFunc
 	done chan struct{} // closed when addr or err is there
 
@@ -210,19 +211,30 @@ func (e *endpoint) takeListener(ctx context.Context, req sandboxcore.CreateReque
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if l := e.listeners[string(key)]; l != nil {
+	if l := e.listeners[string(key)]; l != nil && l.lasts(e.now()) {
 		l.refs++
 		return l, nil
 	}
 	// It outlives the create call that needed it first.
 	own, stop := context.WithTimeout(context.WithoutCancel(ctx), o.createTimeout) //nolint:forbidigo // it is shared, and ended by its last user
-	l := &listener{key: string(key), refs: 1, stop: stop, done: make(chan struct{}), namespace: o.namespace}
+	l := &listener{key: string(key), refs: 1, stop: stop, done: make(chan struct{}), namespace: o.namespace, born: e.now()}
 	e.listeners[l.key] = l
 	go func() {
 		defer close(l.done)
 		l.addr, l.err = e.startListener(own, l, req)
 	}()
 	return l, nil
+}
+
+// lasts reports whether one more can take part: a listener that could not be made is no reason for others to fail, and one
+// that is old would end before they are done.
+func (l *listener) lasts(now time.Time) bool {
+	select {
+	case <-l.done:
+		return l.err == nil && now.Sub(l.born) < listenerLife/2
+	default:
+		return true
+	}
 }
 
 func (e *endpoint) releaseListener(ctx context.Context, l *listener) {
@@ -278,7 +290,7 @@ func (e *endpoint) startListener(ctx context.Context, l *listener, req sandboxco
 		// Another provider process may check the same sandbox at the same time.
 		req: sandboxcore.CreateRequest{Profile: &profile, Marks: sandboxcore.Marks{Request: "listener-" + rand.Text()}},
 	}
-	life := listenerLife
+	life := int64((listenerLife + 2*b.o.createTimeout).Seconds())
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: objectName(b.req.Marks), Namespace: l.namespace, Labels: ownLabels(b.req.Marks, kindListener)},
 		Spec:       podSpec(&profile, objectName(b.req.Marks), false),
@@ -328,7 +340,7 @@ func (e *endpoint) sweepListeners(ctx context.Context, namespace string) {
 		return
 	}
 	for i := range list.Items {
-		if p := &list.Items[i]; lifeOf(p).dead || time.Since(p.CreationTimestamp.Time) > 2*time.Duration(listenerLife)*time.Second {
+		if p := &list.Items[i]; lifeOf(p).dead || p.Spec.ActiveDeadlineSeconds != nil && time.Since(p.CreationTimestamp.Time) > 2*time.Duration(*p.Spec.ActiveDeadlineSeconds)*time.Second {
 			e.removeListener(ctx, namespace, p.Name, p.UID, ownedOf(p.Annotations))
 		}
 	}

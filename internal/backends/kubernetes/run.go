@@ -165,20 +165,25 @@ type control struct{ p *process }
 func (c control) Write(b []byte) (int, error) { return c.p.Write(b) }
 func (c control) Close() error                { return c.p.closeStdin() }
 
+// envFile is the environment of a sandbox in the form that its helper reads.
+func envFile(req sandboxcore.CreateRequest) ([]byte, error) {
+	var b strings.Builder
+	for _, k := range slices.Sorted(maps.Keys(req.Env)) {
+		b.WriteString(k + "=" + req.Env[k] + "\x00")
+	}
+	if b.Len() > maxEnvBytes {
+		return nil, &sandboxcore.Error{
+			Code: sandboxcore.CodeValue, Attempted: "the sandbox was refused before anything was created", Object: req.Marks.Name,
+			Said: fmt.Sprintf("Its environment has %d bytes, more than %d.", b.Len(), maxEnvBytes), Next: "Carry such data in a file.", Attribute: []string{"env"},
+		}
+	}
+	return []byte(b.String()), nil
+}
+
 // writeEnv puts the environment of the sandbox into the pod's memory, where neither the API nor the node's disk see it. It
 // does so in the pod's first container, which is the only one that may write there, and ends when it is done: what the code
 // of the sandbox could change would decide about all later runs, and about what is known as secret in their output.
-func (s *sandbox) writeEnv(ctx context.Context, env map[string]string) error {
-	var b strings.Builder
-	for _, k := range slices.Sorted(maps.Keys(env)) {
-		b.WriteString(k + "=" + env[k] + "\x00")
-	}
-	if b.Len() > maxEnvBytes {
-		return &sandboxcore.Error{
-			Code: sandboxcore.CodeValue, Attempted: "the environment of the sandbox was refused", Object: objectID(s.info.NativeID),
-			Said: fmt.Sprintf("It has %d bytes, more than %d.", b.Len(), maxEnvBytes), Next: "Carry such data in a file.", Attribute: []string{"env"},
-		}
-	}
+func (s *sandbox) writeEnv(ctx context.Context, env []byte) error {
 	c, err := s.e.forUser(ctx, s.principal)
 	if err != nil {
 		return err
@@ -187,7 +192,7 @@ func (s *sandbox) writeEnv(ctx context.Context, env map[string]string) error {
 	first.Open = func(ctx context.Context) (*runhelper.Conn, error) {
 		return s.begin(ctx, c, envContainer, helperPath, "run")
 	}
-	return supervised.WriteFile(ctx, first, envPath, []byte(b.String()), 0o600)
+	return supervised.WriteFile(ctx, first, envPath, env, 0o600)
 }
 
 // ReadEnv gives the environment that the sandbox was made with.

@@ -1,6 +1,7 @@
 package kubernetes
 
 import (
+	"path/filepath"
 	"testing"
 
 	"github.com/agentkernel/terraform-provider-agentkernel/internal/sandboxcore"
@@ -23,5 +24,26 @@ func TestSandboxWorkloadContract(t *testing.T) {
 			keyImage: c.Image, keyPullPolicy: "never", keyNamespace: c.ns, keyNetworkPolicy: true, keyWorkload: workloadSandbox, keyStorageClass: c.disks(t, 100),
 		},
 		NoSecretEnv: true,
+		Foreign:     c.somebodysSandbox,
 	})
+}
+
+// somebodysSandbox makes a Sandbox without our marks, and gives a check that nobody has touched it.
+func (c *cluster) somebodysSandbox(t *testing.T) (nativeID string, untouched func(*testing.T)) {
+	t.Helper()
+	manifest := filepath.Join(t.TempDir(), "foreign.yaml")
+	writeFile(t, manifest, "apiVersion: "+sandboxGroup+"/"+sandboxVersions[0]+"\nkind: Sandbox\nmetadata: {name: foreign, labels: {somebody: else}}\n"+
+		"spec: {operatingMode: Suspended, podTemplate: {spec: {containers: [{name: main, image: "+c.Image+"}]}}}\n")
+	c.kubectl(t, "create", "-f", manifest)
+	look := func(t *testing.T) string {
+		return c.kubectl(t, "get", "sandboxes.agents.x-k8s.io", "foreign", "-o", "jsonpath={.metadata.uid} {.metadata.labels} {.metadata.deletionTimestamp}")
+	}
+	before := look(t)
+	t.Cleanup(func() { c.kubectl(t, "delete", "-f", manifest) })
+	return c.ns + "/sandbox/foreign", func(t *testing.T) {
+		t.Helper()
+		if now := look(t); now != before {
+			t.Errorf("it was touched: %s, before %s", now, before)
+		}
+	}
 }

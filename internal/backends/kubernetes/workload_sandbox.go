@@ -423,8 +423,11 @@ func (e *endpoint) listSandboxes(ctx context.Context, namespace, identity string
 	call, cancel := withDeadline(ctx, e.timings.call)
 	defer cancel()
 	list, err := resource.List(call, metav1.ListOptions{LabelSelector: ourPods})
-	if apierrors.IsForbidden(err) || apierrors.IsNotFound(err) {
-		return nil, nil // whoever may not list them has none
+	if apierrors.IsForbidden(err) {
+		return nil, err // for the caller, who knows what that means
+	}
+	if apierrors.IsNotFound(err) {
+		return nil, nil
 	}
 	if err != nil {
 		return nil, e.failure(call, err, sandboxcore.CodeUnreachable, "the sandboxes of the cluster could not be listed", "Kubernetes at "+e.target.config.Host, "Check the API server.")

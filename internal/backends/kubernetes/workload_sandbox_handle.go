@@ -37,10 +37,14 @@ func (o *sandboxObject) patch(ctx context.Context, s *sandbox, change map[string
 
 // verify records that the policy of the present pod was seen to hold.
 func (o *sandboxObject) verify(ctx context.Context, s *sandbox) error {
-	if err := o.patch(ctx, s, map[string]any{"metadata": map[string]any{"annotations": map[string]any{markVerified: string(s.podUID)}}}); err != nil {
+	return o.mark(ctx, s, string(s.podUID))
+}
+
+func (o *sandboxObject) mark(ctx context.Context, s *sandbox, verified string) error {
+	if err := o.patch(ctx, s, map[string]any{"metadata": map[string]any{"annotations": map[string]any{markVerified: verified}}}); err != nil {
 		return err
 	}
-	o.verified = string(s.podUID)
+	o.verified = verified
 	return nil
 }
 
@@ -132,6 +136,10 @@ func (o *sandboxObject) seeClosed(ctx context.Context, s *sandbox, p *sandboxcor
 	egress := egressOf(p)
 	if b.closedFirst {
 		egress = egress[:0]
+		// Another process may have verified the pod by now. If this one does not get to the end, the next has to know.
+		if err := o.mark(ctx, s, ""); err != nil {
+			return err
+		}
 	}
 	if err := b.setEgress(ctx, s, egress); err != nil {
 		return err
