@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Lints Go with the pinned golangci-lint, and shell scripts with shellcheck where it is installed.
+# Lints Go with the pinned golangci-lint, workflows with the pinned actionlint, and shell scripts with shellcheck where it
+# is installed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -7,6 +8,8 @@ linter=$(tools/build-tool.sh golangci-lint)
 "$linter" run ./...
 "$linter" fmt --diff ./...
 (cd tools && "$linter" run ./...)
+
+"$(tools/build-tool.sh actionlint)"
 
 if command -v shellcheck >/dev/null; then
 	# import.sh is a line of documentation and no script.

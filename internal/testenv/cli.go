@@ -18,7 +18,7 @@ import (
 const (
 	// Terraform is a Terraform or OpenTofu program.
 	Terraform Part = "terraform"
-	// OpenTofu is an OpenTofu program, beside the one of Terraform: tests that compare both.
+	// OpenTofu is an OpenTofu program beside one of Terraform, for tests that go from one to the other.
 	OpenTofu Part = "opentofu"
 	// Ephemeral are ephemeral resources.
 	Ephemeral Part = "ephemeral"
@@ -49,7 +49,7 @@ func init() {
 	table = append(
 		table,
 		entry{Terraform, probeTerraform, "put terraform or tofu on the PATH, or set TF_ACC_TERRAFORM_PATH"},
-		entry{OpenTofu, probeOpenTofu, "tools/build-tool.sh tofu, or put tofu on the PATH"},
+		entry{OpenTofu, probeOpenTofu, "put terraform on the PATH, and tofu or compile it with tools/build-tool.sh tofu"},
 	)
 	for _, f := range features {
 		programs := fmt.Sprintf("Terraform 1.%d or later", f.terraform)
@@ -116,16 +116,12 @@ func PluginTesting(t *testing.T) {
 // BothCLIs gives a Terraform and an OpenTofu program, and skips the test without one of them.
 func BothCLIs(tb testing.TB) []CLI {
 	tb.Helper()
-	terraform, err := terraformOnly()
-	if err != nil {
-		Skip(tb, Terraform, err.Error(), "put terraform on the PATH, or set TF_ACC_TERRAFORM_PATH to it")
-	}
 	Require(tb, OpenTofu)
-	tofu, err := openTofu()
+	clis, err := bothCLIs()
 	if err != nil {
 		tb.Fatal(err)
 	}
-	return []CLI{terraform, tofu}
+	return clis
 }
 
 func probeTerraform() error {
@@ -134,8 +130,20 @@ func probeTerraform() error {
 }
 
 func probeOpenTofu() error {
-	_, err := openTofu()
+	_, err := bothCLIs()
 	return err
+}
+
+func bothCLIs() ([]CLI, error) {
+	terraform, err := terraformOnly()
+	if err != nil {
+		return nil, err
+	}
+	tofu, err := openTofu()
+	if err != nil {
+		return nil, err
+	}
+	return []CLI{terraform, tofu}, nil
 }
 
 func probeFeature(terraform, openTofu int) error {
