@@ -31,7 +31,7 @@ func attachSetting() sandboxcore.Setting {
 	return sandboxcore.Setting{
 		Name: keyAttachTo, Kind: sandboxcore.KindString,
 		Description: "Pod of `namespace` to bind to, with `environment = \"attached\"`, as `pod` or `pod/container`; without a container the pod's default one. Only `get` on pods, and `get` and `create` on `pods/exec`, " +
-			"are used. Its containers stay as they are; each run brings a small program into a writable directory (`/tmp` and the like) by the container's `sh` and `cat`, and removes it as soon as it has started. " +
+			"are used. Its containers stay as they are; each run brings a small program into a writable directory (`/tmp` and the like) by the container's `sh`, `cat`, `chmod`, `wc` and `rm`, and removes it as soon as it has started. " +
 			"A container without them, or without a directory that programs can be started from, can be looked at but not run in.",
 		Pattern:     `^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?(/[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)?$`,
 		PatternHint: "the name of a pod, or pod/container",
@@ -243,7 +243,7 @@ func (a *attached) open(ctx context.Context, notice *string) (*runhelper.Conn, e
 		if own, ok := errors.AsType[*sandboxcore.Error](err); ok {
 			return nil, own
 		}
-		return nil, a.e.failure(ctx, err, sandboxcore.CodeProvision, attemptedBring, a.object(), "Check that the caller may create pods/exec, and that the container has sh and cat.")
+		return nil, a.e.failure(ctx, err, sandboxcore.CodeProvision, attemptedBring, a.object(), "Check that the caller may create pods/exec, and that the container has sh, cat, chmod, wc and rm.")
 	}
 	p, err := a.start(ctx, where, "run")
 	if err != nil {
@@ -315,7 +315,7 @@ func (a *attached) store(ctx context.Context, p *process, binary []byte, name st
 	return "", &sandboxcore.Error{
 		Code: sandboxcore.CodeProvision, Attempted: attemptedBring, Object: a.object(),
 		Said: sentence(said) + " " + sandboxcore.Printable(strings.TrimSpace(p.notes())) + " Nothing ran.",
-		Next: "Runs need sh, cat and wc in the container, and a writable directory from which programs can be started (/tmp, or an emptyDir).",
+		Next: "Runs need sh, cat, chmod, wc and rm in the container, and a writable directory from which programs can be started (/tmp, or an emptyDir).",
 	}
 }
 
