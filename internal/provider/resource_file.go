@@ -198,7 +198,7 @@ func (r *fileResource) ModifyPlan(ctx context.Context, req resource.ModifyPlanRe
 	}
 	resp.Diagnostics.Append(resp.Plan.Set(ctx, &plan)...)
 	if request, ok := plan.request(who); ok {
-		request.Content = content
+		request.Content, request.Secret = content, writeOnly
 		p, verdict, err := r.data.engine.CheckFile(request)
 		if err == nil {
 			err = r.data.engine.Admit(ctx, p, sandboxcore.Operation{Name: sandboxcore.OpFile, Files: true}, true)

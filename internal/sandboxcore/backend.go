@@ -122,6 +122,12 @@ type LongFinisher interface {
 	FinishTime(req RunRequest) time.Duration
 }
 
+// FileHasher is an Environment that hashes a file where it is, because bringing it here costs much.
+type FileHasher interface {
+	// StatFile looks at a regular file. errors.Is(err, fs.ErrNotExist) when absent.
+	StatFile(ctx context.Context, path string) (FileInfo, error)
+}
+
 // ManagedSandbox is the handle of a sandbox that carries our marks.
 type ManagedSandbox interface {
 	Environment

@@ -49,7 +49,7 @@ func (e *Engine) CheckFile(req FileRequest) (*Profile, Verdict, error) {
 	if err != nil {
 		return nil, Verdict{}, err
 	}
-	verdict, err := e.cfg.Registry.Decide(p, &req.Principal, &Operation{Name: OpFile, Files: true})
+	verdict, err := e.cfg.Registry.Decide(p, &req.Principal, &Operation{Name: OpFile, Files: true, Secrets: req.Secret, InputBytes: len(req.Content)})
 	if err != nil {
 		found := AllErrors(err, CodeOperation)
 		out := make(Violations, len(found))
@@ -99,6 +99,11 @@ func (e *Engine) StatFile(ctx context.Context, req FileRequest) (FileInfo, error
 	err := e.onFile(ctx, AuditRecord{Operation: OpFile + " read"}, req, func(ctx context.Context, where Environment) error {
 		if !isAwake(where) {
 			return &Error{Code: CodeStopped, Attempted: "the file was not looked at", Object: req.Binding.ID, Said: "the environment does not run.", Next: "Start it."}
+		}
+		if hasher, ok := optional[FileHasher](where); ok {
+			var err error
+			info, err = hasher.StatFile(ctx, req.Path)
+			return err
 		}
 		content, mode, err := where.ReadFile(ctx, req.Path, MaxCodeBytes)
 		if err != nil {

@@ -101,6 +101,7 @@ func (b *backend) Capabilities(*sandboxcore.Profile) sandboxcore.Capabilities {
 		Isolation:        sandboxcore.IsolationNone,
 		Shell:            true,
 		Languages:        []string{"python"},
+		Files:            true,
 		AttachesExternal: true,
 		PrincipalUser:    true,
 		NetworkModes:     []sandboxcore.NetworkMode{sandboxcore.NetworkAllow},
@@ -153,16 +154,23 @@ func (b *backend) ValidateRequest(p *sandboxcore.Profile, principal *sandboxcore
 			refuse(sandboxcore.CodeIdentity, said, next, "principal", "ec2_ssm", key)
 		})
 	}
-	if op == nil || op.Name != sandboxcore.OpRun {
+	if op == nil {
 		return out
 	}
-	if op.Secrets && !optionsOf(p).allowSecrets {
-		refuse(sandboxcore.CodeOperation, "Systems Manager keeps what a run is given in its command history, so that secret_env and env_wo are refused.",
-			"Let the code fetch its secrets on the machine, or set allow_secrets_in_command_history = true in the profile's ec2_ssm.", "secret_env")
+	secret, large := "secret_env", "code"
+	if op.Name == sandboxcore.OpFile {
+		secret, large = "content_wo", "content"
 	}
-	if op.InputBytes > maxInput {
+	if op.Secrets && !optionsOf(p).allowSecrets {
+		refuse(sandboxcore.CodeOperation, "Systems Manager keeps what it is given in its command history, so that secret_env, env_wo and content_wo are refused.",
+			"Let the code fetch its secrets on the machine, or set allow_secrets_in_command_history = true in the profile's ec2_ssm.", secret)
+	}
+	if op.InputBytes > maxInput && op.Name == sandboxcore.OpFile {
+		refuse(sandboxcore.CodeValue, fmt.Sprintf("the file has %d bytes, and this backend takes at most %d.", op.InputBytes, maxInput),
+			"Bring large data to the machine another way, such as S3.", large)
+	} else if op.InputBytes > maxInput {
 		refuse(sandboxcore.CodeValue, fmt.Sprintf("the run carries %d bytes of code, environment and standard input, and this backend takes at most %d.", op.InputBytes, maxInput),
-			"Bring large data to the machine another way, such as S3, and let the code read it there.", "code")
+			"Bring large data to the machine another way, such as S3, and let the code read it there.", large)
 	}
 	return out
 }

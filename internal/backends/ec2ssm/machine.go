@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"strings"
 	"time"
 
@@ -112,38 +111,42 @@ func (m *machine) ready() error {
 
 // Run runs one request on the machine.
 func (m *machine) Run(ctx context.Context, req sandboxcore.RunRequest, stdout, stderr io.Writer) (sandboxcore.RunResult, error) {
-	if err := m.ready(); err != nil {
-		return sandboxcore.RunResult{}, err
-	}
-	runAs, err := m.runAs(ctx)
+	k, err := m.errand(ctx)
 	if err != nil {
 		return sandboxcore.RunResult{}, err
 	}
-	k := errand{id: m.e.newID(), runAs: runAs}
 	load, err := newPayload(k, req)
 	if err != nil {
 		return sandboxcore.RunResult{}, m.named(err)
 	}
-	ahead, rest := load.uploads(k)
-	for _, lines := range ahead {
-		r, err := m.exchange(ctx, k.id, sending{attempted: "the run could not be brought to the machine", lines: lines, execution: overhead})
-		if err == nil {
-			err = m.refused(r, k.runAs)
-		}
-		if err == nil && r.word != "stored" {
-			err = m.unknown(attemptedRun, "the machine gave an answer that does not fit.", nil)
-		}
-		if err != nil {
-			// The run itself was never sent. Whatever came of this piece, nothing of it stays.
-			_ = m.end(ctx, k, "")
-			return sandboxcore.RunResult{}, m.interrupted(ctx, err, true, false)
-		}
+	ahead, rest := uploads(k, load.encoded)
+	if err := m.carryAhead(ctx, k, ahead, "the run could not be brought to the machine"); err != nil {
+		return sandboxcore.RunResult{}, err
 	}
 	s := sending{
 		attempted: attemptedRun, lines: load.runLines(k, rest, len(ahead) > 0, m.options.s3 != nil, req),
 		delivery: delivery(req), execution: req.Timeout + req.Grace + overhead, s3: m.options.s3,
 	}
 	return m.run(ctx, k, len(ahead) > 0, s, req, stdout, stderr)
+}
+
+// carryAhead brings what goes ahead of the last command. After an error nothing of it stays.
+func (m *machine) carryAhead(ctx context.Context, k errand, ahead [][]string, attempted string) error {
+	for _, lines := range ahead {
+		r, err := m.exchange(ctx, k.id, sending{attempted: attempted, lines: lines, execution: overhead})
+		if err == nil {
+			err = m.refused(r, k.runAs)
+		}
+		if err == nil && r.word != "stored" {
+			err = m.unknown(attempted, "the machine gave an answer that does not fit.", nil)
+		}
+		if err != nil {
+			// What it goes ahead of was never sent.
+			_ = m.end(ctx, k, "")
+			return m.interrupted(ctx, err, true, false)
+		}
+	}
+	return nil
 }
 
 // run sends the run itself. ahead: parts of what it carries are on the machine already.
@@ -281,10 +284,7 @@ func (m *machine) end(ctx context.Context, k errand, command string) error {
 	return sandboxcore.WithCleanup(ctx, func(ctx context.Context) error {
 		var cancelled error
 		if command != "" {
-			cancelled = m.e.retry(ctx, func(ctx context.Context) error {
-				_, err := m.client.ssm.CancelCommand(ctx, &ssm.CancelCommandInput{CommandId: &command, InstanceIds: []string{m.options.target}})
-				return err
-			})
+			cancelled = m.cancel(ctx, command)
 		}
 		r, err := m.exchange(ctx, k.id, sending{attempted: "the run could not be ended", lines: endLines(k), execution: overhead})
 		if err != nil {
@@ -294,6 +294,13 @@ func (m *machine) end(ctx context.Context, k errand, command string) error {
 			return errors.New("the machine did not confirm it")
 		}
 		return cancelled
+	})
+}
+
+func (m *machine) cancel(ctx context.Context, command string) error {
+	return m.e.retry(ctx, func(ctx context.Context) error {
+		_, err := m.client.ssm.CancelCommand(ctx, &ssm.CancelCommandInput{CommandId: &command, InstanceIds: []string{m.options.target}})
+		return err
 	})
 }
 
@@ -320,6 +327,15 @@ func (m *machine) refused(r *report, runAs string) error {
 		e.Code, e.Said, e.Next = sandboxcore.CodeProvision, "what was sent did not arrive whole. Nothing ran.", "Run it again; base64, head, tail and sha256sum have to be there."
 	case "directory":
 		e.Code, e.Said, e.Next = sandboxcore.CodeProvision, "no directory could be made in /tmp. Nothing ran.", "Check that /tmp is writable for the SSM agent and has space."
+	case "kind":
+		e.Code, e.Said, e.Next = sandboxcore.CodeValue, "there is something there that is no regular file.", "Name a regular file."
+		e.Attribute = []string{"path"}
+	case "large":
+		e.Code, e.Said = sandboxcore.CodeValue, fmt.Sprintf("the file has %s bytes, and this backend takes at most %d.", sandboxcore.Printable(strings.Join(r.fail[1:], " ")), mostPaged)
+		e.Next, e.Attribute = "Bring large files through S3, and let the code read and write them there.", []string{"path"}
+	case "access":
+		e.Code, e.Said, e.Next = sandboxcore.CodeValue, "the user of the run may not read, write or remove the file.", "Name another file, or another user in run_as."
+		e.Attribute = []string{"path"}
 	case "setsid":
 		e.Said, e.Next = "it has no setsid, without which a run could not be ended. Nothing ran.", "Install util-linux."
 	default:
@@ -327,21 +343,3 @@ func (m *machine) refused(r *report, runAs string) error {
 	}
 	return e
 }
-
-func noFiles() error {
-	return &sandboxcore.Error{
-		Code: sandboxcore.CodeOperation, Attempted: "the file operation was refused", Said: "files are not carried to or from machines.",
-		Next: "Write the result to standard output, or bring it over S3.",
-	}
-}
-
-// ReadFile is not offered; the capabilities say so.
-func (m *machine) ReadFile(context.Context, string, int64) ([]byte, fs.FileMode, error) {
-	return nil, 0, noFiles()
-}
-
-// WriteFile is not offered.
-func (m *machine) WriteFile(context.Context, string, []byte, fs.FileMode) error { return noFiles() }
-
-// RemoveFile is not offered.
-func (m *machine) RemoveFile(context.Context, string) error { return noFiles() }

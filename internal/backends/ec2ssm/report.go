@@ -4,6 +4,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -14,12 +15,16 @@ import (
 type report struct {
 	// fail is why nothing ran; empty otherwise.
 	fail []string
-	// word is the first word of the first line: "exit", "stored", "page", "ended".
+	// word is the first word of the first line: "exit", "stored", "page", "ended", "file", "removed".
 	word   string
 	number map[string]int64
 	took   time.Duration
-	parts  map[string][]byte
+	// sum is the digest of a file, lower-case hex.
+	sum   string
+	parts map[string][]byte
 }
+
+var sumPattern = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
 var errNoReport = errors.New("the machine sent no complete report")
 
@@ -86,7 +91,15 @@ func (r *report) read(words []string) error {
 			return ""
 		}
 		switch words[i] {
-		case "exit", "late", "left", "alive", "out", "err":
+		case "mode":
+			r.number["mode"], err = strconv.ParseInt(value(1), 8, 64)
+			i++
+		case "sum":
+			if r.sum = value(1); !sumPattern.MatchString(r.sum) {
+				return errNoReport
+			}
+			i++
+		case "exit", "late", "left", "alive", "out", "err", "size":
 			if r.word == "page" {
 				continue
 			}

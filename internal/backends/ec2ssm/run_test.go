@@ -332,6 +332,13 @@ func ownMachine(t *testing.T, p *place, own ssmpeer.Own) *ssmpeer.Machine {
 	return made
 }
 
+func needSudo(t *testing.T, own ssmpeer.Own) {
+	t.Helper()
+	if _, err := exec.LookPath("sudo"); err != nil && own.Sudoers != "" {
+		testenv.Skip(t, testenv.Root, "there is no sudo", "install sudo")
+	}
+}
+
 // TestRunAsOnAnyAgent: by runuser, by sudo, or because the agent is that user already; and refused where there is no way. The
 // machine has users of its own, and nothing is left there.
 func TestRunAsOnAnyAgent(t *testing.T) {
@@ -353,9 +360,7 @@ func TestRunAsOnAnyAgent(t *testing.T) {
 		"nobody of the name": {own: ssmpeer.Own{Users: users}, runAs: "bob", says: "no user"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if _, err := exec.LookPath("sudo"); err != nil && test.own.Sudoers != "" {
-				testenv.Skip(t, testenv.Root, "there is no sudo", "install sudo")
-			}
+			needSudo(t, test.own)
 			p := newPlace(t)
 			machine := ownMachine(t, p, test.own)
 			who := sandboxcore.DefaultPrincipal()

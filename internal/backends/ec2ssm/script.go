@@ -61,7 +61,7 @@ type errand struct {
 func (k errand) lines(body ...string) []string {
 	all := append([]string{prelude(k.id)}, body...)
 	if k.runAs == "" {
-		return append([]string{"how=plain"}, all...)
+		return append([]string{"how=plain; u="}, all...)
 	}
 	all[0] = "how=$1; u=" + k.runAs + "\n" + all[0]
 	word := reportMark + "-" + k.id
@@ -179,9 +179,9 @@ func newPayload(k errand, req sandboxcore.RunRequest) (payload, error) {
 	return p, nil
 }
 
-// uploads splits the payload: commands that go ahead, and what still fits into the run's own.
-func (p payload) uploads(k errand) (ahead [][]string, rest string) {
-	rest = p.encoded
+// uploads splits what is carried: commands that go ahead, and what still fits into the last one.
+func uploads(k errand, encoded string) (ahead [][]string, rest string) {
+	rest = encoded
 	for first := true; len(rest) > chunkBytes; first = false {
 		var lines []string
 		if first {
@@ -195,6 +195,18 @@ func (p payload) uploads(k errand) (ahead [][]string, rest string) {
 	return ahead, rest
 }
 
+// arrived puts together what was carried, as $d/p, and holds it against its digest.
+func arrived(rest, sum string, made bool) []string {
+	var lines []string
+	if !made {
+		lines = append(lines, `mkdir -m 700 "$d" || fail directory`)
+	}
+	lines = append(lines, `[ -d "$d" ] || fail payload; : >>"$d/b64"`)
+	lines = append(lines, carry(rest)...)
+	return append(lines, fmt.Sprintf(`base64 -d <"$d/b64" >"$d/p" 2>/dev/null || fail payload
+[ "$(sha256sum <"$d/p" | cut -c1-64)" = %s ] || fail payload`, sum))
+}
+
 // secondsOf writes a time for sleep: whole where it is, because not every sleep knows fractions.
 func secondsOf(d time.Duration) string {
 	return strconv.FormatFloat(math.Max(math.Ceil(d.Seconds()*1000)/1000, 0.001), 'f', -1, 64)
@@ -203,12 +215,7 @@ func secondsOf(d time.Duration) string {
 // runLines are the commands of the run itself. whole: both streams are printed to their end, because SSM puts them into a
 // bucket; else only as much as its answer holds, and the files stay for further commands when that is not all.
 func (p payload) runLines(k errand, rest string, made, whole bool, req sandboxcore.RunRequest) []string {
-	var lines []string
-	if !made {
-		lines = append(lines, `mkdir -m 700 "$d" || fail directory`)
-	}
-	lines = append(lines, `[ -d "$d" ] || fail payload; : >>"$d/b64"`)
-	lines = append(lines, carry(rest)...)
+	lines := arrived(rest, p.sum, made)
 	keep, limit := "0", strconv.Itoa(pageBytes)
 	if req.KeepBackground {
 		keep = "1"
@@ -217,10 +224,8 @@ func (p payload) runLines(k errand, rest string, made, whole bool, req sandboxco
 		limit = strconv.Itoa(wholeBytes)
 	}
 	a, c := len(p.start), len(p.code)
-	return k.lines(append(lines, fmt.Sprintf(`base64 -d <"$d/b64" >"$d/p" 2>/dev/null || fail payload
-[ "$(sha256sum <"$d/p" | cut -c1-64)" = %s ] || fail payload
-head -c %d "$d/p" >"$d/start"; tail -c +%d "$d/p" | head -c %d >"$d/code"; tail -c +%d "$d/p" >"$d/in"; rm -f "$d/b64" "$d/p"; : >"$d/out"; : >"$d/err"`,
-		p.sum, a, a+1, c, a+c+1),
+	return k.lines(append(lines, fmt.Sprintf(`head -c %d "$d/p" >"$d/start"; tail -c +%d "$d/p" | head -c %d >"$d/code"; tail -c +%d "$d/p" >"$d/in"; rm -f "$d/b64" "$d/p"; : >"$d/out"; : >"$d/err"`,
+		a, a+1, c, a+c+1),
 		`as=
 if [ $how = root ]; then as="runuser -u $u --"
 chown "$u" "$d/start" "$d/code" "$d/in" "$d/out" "$d/err" && chmod 711 "$d" || fail become
