@@ -98,9 +98,25 @@ func (p *Peer) apiHandler() http.Handler {
 // later are calls that not every server of this shape has.
 func (p *Peer) later(m *http.ServeMux) {
 	m.HandleFunc("PUT /sandboxes/{id}/network", p.withBox(p.network))
-	m.HandleFunc("GET /sandboxes/{id}/metrics", p.withBox(func(w http.ResponseWriter, _ *http.Request, _ *box) {
-		writeJSON(w, http.StatusOK, []map[string]any{{"timestampUnix": p.opt.Now().Unix(), "cpuCount": 2, "cpuUsedPct": 1.5, "memUsed": 1 << 26, "memTotal": 1 << 29, "diskUsed": 1 << 30, "diskTotal": 1 << 33}})
+	m.HandleFunc("GET /sandboxes/{id}/metrics", p.withBox(func(w http.ResponseWriter, _ *http.Request, b *box) {
+		writeJSON(w, http.StatusOK, []map[string]any{b.metrics()})
 	}))
+	if !p.opt.NoBatchMetrics {
+		m.HandleFunc("GET /sandboxes/metrics", func(w http.ResponseWriter, r *http.Request) {
+			ids := strings.Split(r.URL.Query().Get("sandbox_ids"), ",")
+			if len(ids) > 100 {
+				fail(w, http.StatusBadRequest, "too many sandboxes requested, maximum is 100")
+				return
+			}
+			out := map[string]any{}
+			for _, id := range ids {
+				if b := p.find(id); b != nil {
+					out[id] = b.metrics()
+				}
+			}
+			writeJSON(w, http.StatusOK, map[string]any{"sandboxes": out})
+		})
+	}
 }
 
 func (p *Peer) withBox(f func(http.ResponseWriter, *http.Request, *box)) http.HandlerFunc {

@@ -43,6 +43,8 @@ type Options struct {
 	DeafInterpreter bool
 	// EnvdURL: answers name the address of a sandbox's daemon, as servers of the protocol e2b-rest/1 may.
 	EnvdURL bool
+	// NoBatchMetrics: a server that tells what sandboxes use only one by one.
+	NoBatchMetrics bool
 	// Cube: a server that answers as CubeSandbox does. Ids are 32 hexadecimal digits, any key will do, no token is given
 	// out, connect always says 200, egress is not told, an end may be far away, and calls are missing: create of v2,
 	// metrics, and the change of the network.

@@ -7,6 +7,7 @@ import (
 	"github.com/hashicorp/terraform-plugin-framework/attr"
 	"github.com/hashicorp/terraform-plugin-framework/datasource"
 	"github.com/hashicorp/terraform-plugin-framework/datasource/schema"
+	"github.com/hashicorp/terraform-plugin-framework/path"
 	"github.com/hashicorp/terraform-plugin-framework/types"
 
 	"github.com/agentkernel/terraform-provider-agentkernel/internal/sandboxcore"
@@ -34,7 +35,7 @@ func (d *sandboxesDataSource) Metadata(_ context.Context, req datasource.Metadat
 var foundTypes = map[string]attr.Type{
 	"id": types.StringType, "backend": types.StringType, "endpoint": types.StringType, "native_id": types.StringType,
 	"name": types.StringType, "labels": types.MapType{ElemType: types.StringType}, "spec": types.StringType, "fingerprint": types.StringType,
-	"status": types.StringType, "created_at": types.StringType, "expires_at": types.StringType,
+	"status": types.StringType, "created_at": types.StringType, "expires_at": types.StringType, "details": types.MapType{ElemType: types.StringType},
 }
 
 func (d *sandboxesDataSource) Schema(_ context.Context, _ datasource.SchemaRequest, resp *datasource.SchemaResponse) {
@@ -57,7 +58,13 @@ func (d *sandboxesDataSource) Schema(_ context.Context, _ datasource.SchemaReque
 				"status":      text("`running`, `paused` or `stopped`."),
 				"created_at":  text("When it was created, in RFC 3339."),
 				"expires_at":  text("When the backend itself ends or pauses it, in RFC 3339; null where there is no such time."),
+				"details":     schema.MapAttribute{MarkdownDescription: "Facts that the backend tells, such as an image or a template. With `metrics` also what the sandbox uses.", Computed: true, ElementType: types.StringType},
 			}},
+		},
+		"metrics": schema.BoolAttribute{
+			MarkdownDescription: "Whether to ask what each sandbox uses (CPU, memory, disk) for `details`. Only `e2b` can tell, and a server that does not leaves it out. " +
+				"The values change from look to look, and so does an output that has them. Defaults to false.",
+			Optional: true,
 		},
 		"unreachable": schema.MapAttribute{
 			MarkdownDescription: "Backends that were left out because they could not be asked, with the reason. A backend that stands in the provider block, or in `backend`, is never left out: that it does not answer is an error.",
@@ -86,7 +93,12 @@ func (d *sandboxesDataSource) Read(ctx context.Context, req datasource.ReadReque
 	ctx, redact := d.data.request(ctx, nil)
 	report := reporter{diags: &resp.Diagnostics, schema: req.Config.Schema, fallback: "backend", redact: redact}
 	found, unreachable := []attr.Value{}, map[string]string{}
+	var metrics types.Bool
+	resp.Diagnostics.Append(req.Config.GetAttribute(ctx, path.Root("metrics"), &metrics)...)
 	for answer := range d.data.sandboxes(ctx, search) {
+		if metrics.ValueBool() {
+			d.data.engine.Measure(ctx, answer.backend, answer.found)
+		}
 		switch {
 		case answer.skipped:
 			unreachable[string(answer.backend)] = redact.String(sandboxcore.Clean(answer.err.Error()))
@@ -112,11 +124,15 @@ func foundObject(t sandboxcore.BackendType, info sandboxcore.SandboxInfo) types.
 	for k, v := range info.Marks.Args.Labels {
 		labels[sandboxcore.Printable(k)] = sandboxcore.Clean(v)
 	}
+	details := map[string]string{}
+	for k, v := range info.Details {
+		details[sandboxcore.Printable(k)] = sandboxcore.Clean(v)
+	}
 	return types.ObjectValueMust(foundTypes, map[string]attr.Value{
 		"id": types.StringValue(sandboxcore.SandboxID(t, info.NativeID)), "backend": types.StringValue(string(t)),
 		"endpoint": types.StringValue(info.Endpoint), "native_id": types.StringValue(info.NativeID),
 		"name": types.StringValue(sandboxcore.Printable(info.Marks.Name)), "labels": mapValue(labels),
 		"spec": types.StringValue(sandboxcore.Clean(info.Marks.Spec)), "fingerprint": types.StringValue(sandboxcore.Fingerprint(info.Marks.Spec)),
-		"status": types.StringValue(string(info.Status)), "created_at": createdAt(info), "expires_at": timeText(info.ExpiresAt),
+		"status": types.StringValue(string(info.Status)), "created_at": createdAt(info), "expires_at": timeText(info.ExpiresAt), "details": mapValue(details),
 	})
 }

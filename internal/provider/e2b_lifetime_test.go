@@ -3,7 +3,6 @@
 package provider_test
 
 import (
-	"context"
 	"strings"
 	"sync"
 	"testing"
@@ -203,19 +202,10 @@ func TestE2BLifetime(t *testing.T) {
 		}, gone, alive(half)},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			clock := &serverClock{now: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)}
-			peer, err := e2bpeer.Start(context.WithoutCancel(t.Context()), e2bpeer.Options{Now: clock.Now})
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() {
-				if err := peer.Close(); err != nil {
-					t.Error(err)
-				}
-			})
-			l := &lifetime{t: t, peer: peer, clock: clock, began: clock.Now(), block: config{}.With(c.block), idle: c.idle}
-			if l.idle == 0 {
-				l.idle = 1800
+			l := newLifetime(t, e2bpeer.Options{})
+			l.block = config{}.With(c.block)
+			if c.idle != 0 {
+				l.idle = c.idle
 			}
 			l.cfg = config{"profile": l.spec(config{})}
 			l.apply()
@@ -242,8 +232,8 @@ func TestE2BLifetime(t *testing.T) {
 			if got := l.look(); got.Action != protocoltest.NoOp {
 				t.Errorf("the last plan is not empty: %s", got.Action)
 			}
-			if _, d := l.server().Apply(l.server().PlanDestroy(l.state)); d.HasError() || len(peer.States()) != 0 {
-				t.Errorf("destroyed: %s, left %v", d, peer.States())
+			if _, d := l.server().Apply(l.server().PlanDestroy(l.state)); d.HasError() || len(l.peer.States()) != 0 {
+				t.Errorf("destroyed: %s, left %v", d, l.peer.States())
 			}
 		})
 	}
@@ -256,23 +246,15 @@ func asText(v any) string {
 
 // TestE2BLifetimeCap: a time beyond the plan of the team is told on the attribute that it is about, and nothing is left.
 func TestE2BLifetimeCap(t *testing.T) {
-	peer, err := e2bpeer.Start(context.WithoutCancel(t.Context()), e2bpeer.Options{Plain: true, MaxLifetime: time.Hour})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := peer.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	l := &lifetime{t: t, peer: peer, block: config{}, idle: 2 * 3600}
+	l := newLifetime(t, e2bpeer.Options{Plain: true, MaxLifetime: time.Hour})
+	l.idle = 2 * 3600
 	s := l.server()
 	p := s.Plan(tSandbox, protocoltest.State{}, config{"profile": l.spec(config{})})
 	noErrors(t, p.Diags)
 	state, d := s.Apply(p)
 	wantError(t, d, "AK2006", "idle_timeout", "1 hour")
-	if state.Exists() || len(peer.States()) != 0 {
-		t.Errorf("left: %s %v", state.JSON(), peer.States())
+	if state.Exists() || len(l.peer.States()) != 0 {
+		t.Errorf("left: %s %v", state.JSON(), l.peer.States())
 	}
 	// One that the backend could never promise is refused in the plan.
 	l.idle = 1800
