@@ -72,6 +72,10 @@ type startRequest struct {
 	Stdin *bool `json:"stdin"`
 }
 
+type connectRequest struct {
+	Process processSelector `json:"process"`
+}
+
 type startResponse struct {
 	Event processEvent `json:"event"`
 }
@@ -231,6 +235,14 @@ func (d *daemon) start(ctx context.Context, msg *startRequest) (*connect.ServerS
 	d.dress(req.Header())
 	req.Header().Set("Keepalive-Ping-Interval", strconv.Itoa(max(1, int(d.e.times.keepAlive/time.Second))))
 	return rpc[startRequest, startResponse](d, "/process.Process/Start").CallServerStream(ctx, req)
+}
+
+// follow gives the output and the end of a process that runs already, or ended less than half a minute ago.
+func (d *daemon) follow(ctx context.Context, which processSelector) (*connect.ServerStreamForClient[startResponse], error) {
+	req := connect.NewRequest(&connectRequest{which})
+	d.dress(req.Header())
+	req.Header().Set("Keepalive-Ping-Interval", strconv.Itoa(max(1, int(d.e.times.keepAlive/time.Second))))
+	return rpc[connectRequest, startResponse](d, "/process.Process/Connect").CallServerStream(ctx, req)
 }
 
 func (d *daemon) sendInput(ctx context.Context, to processSelector, data []byte) error {

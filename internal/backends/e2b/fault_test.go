@@ -364,13 +364,106 @@ func TestStreamCut(t *testing.T) {
 			continue
 		}
 		wantError(t, err, sandboxcore.CodeUnknownOutcome)
+		if !strings.Contains(err.Error(), "ended with exit status 4") || frames < 4 && !strings.HasSuffix(out.String(), "3\n") {
+			t.Errorf("cut after %d frames: not found again: %v, %q", frames, err, out.String())
+		}
 	}
 }
 
-// cutter ends a connection after a number of messages.
+// TestStreamCutForGood: what cannot be found again is ended.
+func TestStreamCutForGood(t *testing.T) {
+	peer := newPeer(t, e2bpeer.Options{})
+	e := dial(t, provider(peer))
+	s := create(t, e, profile())
+	for name, again := range map[string]func(w http.ResponseWriter, r *http.Request, next http.Handler){
+		"another cut": func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+			next.ServeHTTP(&cutter{ResponseWriter: w, left: 1}, r)
+		},
+		"no such process": func(w http.ResponseWriter, _ *http.Request, _ http.Handler) {
+			status(404, "", `{"code":"not_found","message":"process not found"}`).serve(w, nil)
+		},
+		"no such call":      func(w http.ResponseWriter, _ *http.Request, _ http.Handler) { w.WriteHeader(http.StatusNotFound) },
+		"somebody's answer": func(w http.ResponseWriter, _ *http.Request, _ http.Handler) { _, _ = io.WriteString(w, "<html>") },
+	} {
+		peer.Intercept(func(_ string, w http.ResponseWriter, r *http.Request, next http.Handler) {
+			switch {
+			case strings.HasSuffix(r.URL.Path, "/Start") && !strings.Contains(r.Header.Get("Authorization"), "cm9vd"): // not the helper, which is root
+				next.ServeHTTP(&cutter{ResponseWriter: w, left: 2}, r)
+			case strings.HasSuffix(r.URL.Path, "/Connect"):
+				again(w, r, next)
+			default:
+				next.ServeHTTP(w, r)
+			}
+		})
+		_, err := s.Run(t.Context(), sandboxcore.RunRequest{
+			Kind: sandboxcore.RunScript, Text: []byte("echo begun; while :; do echo x >>goes-on; sleep 0.05; done"), Timeout: 30 * time.Second, Grace: 100 * time.Millisecond,
+		}, io.Discard, io.Discard)
+		peer.Intercept(nil)
+		wantError(t, err, sandboxcore.CodeUnknownOutcome)
+		if !strings.Contains(err.Error(), "was ended because of it") {
+			t.Errorf("%s: %v", name, err)
+		}
+		d, derr := s.daemon("root")
+		if derr != nil {
+			t.Fatal(derr)
+		}
+		no := false
+		out, _, err := d.small(t.Context(), &startRequest{Stdin: &no, Process: processConfig{Cmd: "/bin/sh", Args: []string{"-c", "grep -lsF -e " + runVariable + "= /proc/[0-9]*/environ; :"}}})
+		if err != nil || strings.TrimSpace(out) != "" {
+			t.Errorf("%s: left: %q, %v", name, out, err)
+		}
+	}
+	// One that is over its time while it is followed is a timeout.
+	var cut atomic.Bool
+	peer.Intercept(func(_ string, w http.ResponseWriter, r *http.Request, next http.Handler) {
+		if strings.HasSuffix(r.URL.Path, "/Start") && cut.CompareAndSwap(false, true) {
+			next.ServeHTTP(&cutter{ResponseWriter: w, left: 2}, r)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+	_, err := s.Run(t.Context(), sandboxcore.RunRequest{Kind: sandboxcore.RunScript, Text: []byte("echo begun; echo more; exec sleep 60"), Timeout: time.Second, Grace: 100 * time.Millisecond}, io.Discard, io.Discard)
+	wantError(t, err, sandboxcore.CodeTimeout)
+}
+
+// TestStreamCutAnywhere: the connection breaks in the middle of messages, of the run's own stream and of the helper's that
+// ends what is left. One run, no success without an end, and nothing left.
+func TestStreamCutAnywhere(t *testing.T) {
+	peer := newPeer(t, e2bpeer.Options{})
+	e := dial(t, provider(peer))
+	s := create(t, e, profile())
+	for call := int64(1); call <= 2; call++ { // the run, the helper
+		for bytes := 1; bytes < 420; bytes += 19 {
+			var n atomic.Int64
+			peer.Intercept(func(_ string, w http.ResponseWriter, r *http.Request, next http.Handler) {
+				if strings.HasSuffix(r.URL.Path, "/Start") && n.Add(1) == call {
+					next.ServeHTTP(&cutter{ResponseWriter: w, left: -1, bytes: bytes}, r)
+					return
+				}
+				next.ServeHTTP(w, r)
+			})
+			file := "cut-" + newRunID()
+			res, err := s.Run(t.Context(), sandboxcore.RunRequest{Kind: sandboxcore.RunScript, Text: []byte("echo x >>" + file + "; echo out; echo err >&2; exit 4"), Timeout: 20 * time.Second, Grace: 100 * time.Millisecond}, io.Discard, io.Discard)
+			peer.Intercept(nil)
+			text, _, rerr := s.ReadFile(t.Context(), file, 100)
+			switch {
+			case rerr != nil || string(text) != "x\n":
+				t.Errorf("call %d cut after %d bytes: ran as %q, %v", call, bytes, text, rerr)
+			case err == nil && res.ExitCode != 4:
+				t.Errorf("call %d cut after %d bytes: exit %d", call, bytes, res.ExitCode)
+			case err != nil && !sandboxcore.IsCode(err, sandboxcore.CodeUnknownOutcome):
+				t.Errorf("call %d cut after %d bytes: %v", call, bytes, err)
+			case err == nil && call == 1 && bytes < 200:
+				t.Errorf("cut after %d bytes, and yet an end", bytes)
+			}
+		}
+	}
+}
+
+// cutter ends a connection after a number of messages, or with left < 0 of bytes.
 type cutter struct {
 	http.ResponseWriter
-	left int
+	left, bytes int
 }
 
 func (c *cutter) Unwrap() http.ResponseWriter { return c.ResponseWriter }
@@ -378,10 +471,15 @@ func (c *cutter) Unwrap() http.ResponseWriter { return c.ResponseWriter }
 func (c *cutter) Flush() { _ = http.NewResponseController(c.ResponseWriter).Flush() }
 
 func (c *cutter) Write(p []byte) (int, error) {
+	if c.left < 0 && len(p) > c.bytes {
+		_, _ = c.ResponseWriter.Write(p[:c.bytes])
+		c.left = 0
+	}
 	if c.left == 0 {
 		c.Flush()
 		panic(http.ErrAbortHandler)
 	}
+	c.bytes -= len(p)
 	c.left--
 	return c.ResponseWriter.Write(p)
 }

@@ -68,6 +68,7 @@ type run struct {
 	codeFile string
 	daemon   *daemon
 	mark     *markFilter
+	stdout   io.Writer
 	began    time.Time
 
 	started chan struct{} // closed at the start event
@@ -148,6 +149,9 @@ func joinNotices(a, b string) string {
 	return a + " " + b
 }
 
+// tag names the process of a run to envd.
+func (r *run) tag() string { return "agentkernel-" + r.id }
+
 func (r *run) carryOut(ctx context.Context, argv []string, stdout, stderr io.Writer) (sandboxcore.RunResult, error) {
 	limit := r.req.Timeout + r.req.Grace
 	input := "none"
@@ -159,7 +163,7 @@ func (r *run) carryOut(ctx context.Context, argv []string, stdout, stderr io.Wri
 	maps.Copy(envs, r.req.Env)
 	envs[runVariable] = r.id
 	msg := &startRequest{
-		Tag: "agentkernel-" + r.id, Stdin: &withInput,
+		Tag: r.tag(), Stdin: &withInput,
 		Process: processConfig{
 			Cmd: "/bin/sh", Envs: envs,
 			Args: append([]string{"-c", wrapper, "agentkernel", r.id, r.req.WorkingDirectory, strconv.Itoa(wholeSeconds(limit + deadlineMargin/2)), input, r.codeFile}, argv...),
@@ -167,6 +171,7 @@ func (r *run) carryOut(ctx context.Context, argv []string, stdout, stderr io.Wri
 	}
 	streamCtx, cancel := context.WithTimeout(ctx, r.s.e.times.start+limit+deadlineMargin)
 	defer cancel()
+	r.stdout = stdout
 	r.mark = &markFilter{out: stderr, prefix: markLine + r.id + ":"}
 	r.began = r.s.e.b.now()
 	var work sync.WaitGroup
@@ -175,7 +180,7 @@ func (r *run) carryOut(ctx context.Context, argv []string, stdout, stderr io.Wri
 	defer cancel()
 	work.Go(func() {
 		defer close(r.done)
-		r.receive(streamCtx, msg, stdout)
+		r.receive(streamCtx, msg)
 		r.mark.flush()
 	})
 	if withInput {
@@ -227,7 +232,7 @@ func (r *run) await(ctx context.Context, cancel context.CancelFunc) (sandboxcore
 }
 
 // receive reads the stream of a process until its end event. Only an end event is an end.
-func (r *run) receive(ctx context.Context, msg *startRequest, stdout io.Writer) {
+func (r *run) receive(ctx context.Context, msg *startRequest) {
 	var stream *connect.ServerStreamForClient[startResponse]
 	for attempt := 0; ; attempt++ {
 		stream, r.err = r.daemon.start(ctx, msg)
@@ -254,17 +259,7 @@ func (r *run) receive(ctx context.Context, msg *startRequest, stdout io.Writer) 
 				close(r.started)
 			}
 		case ev.Data != nil:
-			for _, p := range []struct {
-				to   io.Writer
-				data []byte
-			}{{stdout, ev.Data.Stdout}, {r.mark, ev.Data.Stderr}} {
-				if len(p.data) == 0 {
-					continue
-				}
-				if _, err := p.to.Write(p.data); err != nil && r.writeErr == nil {
-					r.writeErr = err
-				}
-			}
+			r.take(ev.Data)
 		case ev.End != nil:
 			r.end = ev.End
 			return
@@ -272,6 +267,21 @@ func (r *run) receive(ctx context.Context, msg *startRequest, stdout io.Writer) 
 	}
 	if r.err = stream.Err(); r.err == nil {
 		r.err = io.ErrUnexpectedEOF
+	}
+}
+
+// take passes output on.
+func (r *run) take(data *dataEvent) {
+	for _, p := range []struct {
+		to   io.Writer
+		data []byte
+	}{{r.stdout, data.Stdout}, {r.mark, data.Stderr}} {
+		if len(p.data) == 0 {
+			continue
+		}
+		if _, err := p.to.Write(p.data); err != nil && r.writeErr == nil {
+			r.writeErr = err
+		}
 	}
 }
 
@@ -324,7 +334,7 @@ func (r *run) finish(ctx context.Context) (sandboxcore.RunResult, error) {
 	if r.writeErr != nil {
 		return out, &sandboxcore.Error{Code: sandboxcore.CodeUnknownOutcome, Attempted: "the output of the run could not be taken", Object: r.s.object(), Err: r.writeErr}
 	}
-	if r.end.Status != "" && !r.end.Exited && r.end.ExitCode < 0 || r.end.ExitCode < 0 {
+	if r.end.ExitCode < 0 {
 		out.Signal = signalOf(r.end.Status)
 		out.ExitCode = 128 + out.Signal
 		if out.Signal == 0 {
@@ -333,6 +343,35 @@ func (r *run) finish(ctx context.Context) (sandboxcore.RunResult, error) {
 		}
 	}
 	return out, nil
+}
+
+// reconnect follows a run whose stream broke to its end, and gives that; nil if it cannot be found or followed. The run is
+// named by its tag: a process id may be another's by now. What it wrote in between nobody has kept.
+func (r *run) reconnect(ctx context.Context) *endEvent {
+	left := r.req.Timeout - r.s.e.b.now().Sub(r.began)
+	if left <= 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, left)
+	defer cancel()
+	starting := time.AfterFunc(r.s.e.times.start, cancel)
+	defer starting.Stop()
+	stream, err := r.daemon.follow(ctx, processSelector{Tag: r.tag()})
+	if err != nil {
+		return nil
+	}
+	defer stream.Close()
+	for stream.Receive() {
+		starting.Stop()
+		ev := stream.Msg().Event
+		if ev.Data != nil {
+			r.take(ev.Data)
+		}
+		if ev.End != nil {
+			return ev.End
+		}
+	}
+	return nil
 }
 
 // startError is for a program that was not started, told apart from a program's own 126 or 127.
@@ -417,11 +456,22 @@ func (r *run) broken(ctx context.Context) (sandboxcore.RunResult, error) {
 		err := r.s.dataFailure(ctx, r.err, sandboxcore.CodeProvision, "the run could not be started; nothing ran")
 		return sandboxcore.RunResult{}, err
 	}
-	left, err := r.kill(ctx, 0)
 	var rpc *connect.Error
 	if errors.As(r.err, &rpc) && rpc.Code() == connect.CodeDeadlineExceeded && connect.IsWireError(r.err) {
+		left, err := r.kill(ctx, 0)
 		return r.timedOut(left, err)
 	}
+	if end := r.reconnect(ctx); end != nil {
+		return r.foundAgain(ctx, end)
+	}
+	if ctx.Err() != nil {
+		return r.interrupted(ctx)
+	}
+	if r.pid != 0 && r.s.e.b.now().Sub(r.began) >= r.req.Timeout {
+		left, err := r.kill(ctx, r.req.Grace)
+		return r.timedOut(left, err)
+	}
+	left, err := r.kill(ctx, 0)
 	e := &sandboxcore.Error{
 		Code: sandboxcore.CodeUnknownOutcome, Attempted: attemptedRun, Object: r.s.object(), Err: quietCause(rootCause(r.err)),
 		Said: "The connection to the sandbox broke before the end of the run was told. Every process that carries its mark was ended because of it.",
@@ -433,6 +483,28 @@ func (r *run) broken(ctx context.Context) (sandboxcore.RunResult, error) {
 		if sandboxcore.IsCode(err, sandboxcore.CodeGone) {
 			e.Said = "The sandbox was ended while it ran."
 		}
+	}
+	return r.partial(), e
+}
+
+// foundAgain is the error for a run whose end is known after all, but not all of its output. It is no success: whoever reads
+// the output would take a part for the whole.
+func (r *run) foundAgain(ctx context.Context, end *endEvent) (sandboxcore.RunResult, error) {
+	r.mark.flush()
+	if what, ok := r.mark.found(); ok {
+		return sandboxcore.RunResult{}, r.startError(what)
+	}
+	how := fmt.Sprintf("ended with exit status %d", end.ExitCode)
+	if end.ExitCode < 0 {
+		how = fmt.Sprintf("was ended (%s)", clip(sandboxcore.Printable(end.Status), 80))
+	}
+	e := &sandboxcore.Error{
+		Code: sandboxcore.CodeUnknownOutcome, Attempted: attemptedRun, Object: r.s.object(), Err: quietCause(rootCause(r.err)),
+		Said: "The connection to the sandbox broke while it ran. It was found again and " + how + ", but what it wrote in between is missing.",
+		Next: "Its work is done as far as the exit status says; nothing is repeated by itself.",
+	}
+	if left, err := r.kill(ctx, 0); err != nil || left > 0 {
+		e.Said += " " + noticeLeft
 	}
 	return r.partial(), e
 }
