@@ -213,15 +213,16 @@ func checkBill(text []byte, info *buildinfo.BuildInfo) error {
 		} `json:"components"`
 		Metadata struct {
 			Component struct {
-				Name string `json:"name"`
+				Name    string `json:"name"`
+				Version string `json:"version"`
 			} `json:"component"`
 		} `json:"metadata"`
 	}
 	if err := json.Unmarshal(text, &bill); err != nil {
 		return fmt.Errorf("the bill of materials: %w", err)
 	}
-	if bill.Format != "CycloneDX" || bill.Metadata.Component.Name != info.Main.Path {
-		return fmt.Errorf("the bill of materials is %q about %q", bill.Format, bill.Metadata.Component.Name)
+	if about := bill.Metadata.Component; bill.Format != "CycloneDX" || about.Name != info.Main.Path || about.Version != "v"+version {
+		return fmt.Errorf("the bill of materials is %q about %q %q", bill.Format, about.Name, about.Version)
 	}
 	listed := map[string]string{}
 	for _, c := range bill.Components {
