@@ -12,6 +12,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/hashicorp/hcl/v2"
@@ -175,14 +176,23 @@ func undeclared(text string) []string {
 	}
 	have := declared(body)
 	var out []string
-	hclsyntax.VisitAll(body, func(node hclsyntax.Node) hcl.Diagnostics {
-		if e, ok := node.(*hclsyntax.ScopeTraversalExpr); ok {
-			if construct, address, _ := constructOf(e.Traversal); construct != "" && !slices.Contains(have, address) {
-				out = append(out, address)
-			}
+	for _, traversal := range traversals(body) {
+		if construct, address, _ := constructOf(traversal); construct != "" && !slices.Contains(have, address) {
+			out = append(out, address)
 		}
-		return nil
-	})
+	}
+	return out
+}
+
+// traversals are all references in a body.
+func traversals(body *hclsyntax.Body) []hcl.Traversal {
+	var out []hcl.Traversal
+	for _, a := range body.Attributes {
+		out = append(out, a.Expr.Variables()...)
+	}
+	for _, b := range body.Blocks {
+		out = append(out, traversals(b.Body)...)
+	}
 	return out
 }
 
@@ -207,16 +217,24 @@ func TestConfigurationFitsTheSchemas(t *testing.T) {
 	}
 }
 
-// needs names the part of the language that older programs do not have.
-var needs = []struct {
-	what    *regexp.Regexp
-	version int // of Terraform, 1.x
-	tofu    int // of OpenTofu, 1.x; 0: never
-}{
-	{regexp.MustCompile(`(?m)^list "`), 14, 0},
-	{regexp.MustCompile(`(?m)^action "|\baction_trigger \{`), 14, 0},
-	{regexp.MustCompile(`(?s)import \{[^}]*\bidentity += \{`), 12, 12},
-	{regexp.MustCompile(`(?m)^ephemeral "|\bephemeral +=`), 11, 11},
+// needs names what not every program knows.
+var needs = map[testenv.Part]*regexp.Regexp{
+	testenv.Queries:   regexp.MustCompile(`(?m)^list "`),
+	testenv.Actions:   regexp.MustCompile(`(?m)^action "|\baction_trigger \{`),
+	testenv.Identity:  regexp.MustCompile(`(?s)import \{[^}]*\bidentity += \{`),
+	testenv.Ephemeral: regexp.MustCompile(`(?m)^ephemeral "|\bephemeral +=`),
+	testenv.WriteOnly: regexp.MustCompile(`_wo +=`),
+}
+
+// needed are the parts that the configuration needs. Whatever is missing, that it fits the schemas is tested.
+func needed(text string) []testenv.Part {
+	var out []testenv.Part
+	for part, what := range needs {
+		if what.MatchString(text) {
+			out = append(out, part)
+		}
+	}
+	return out
 }
 
 // TestConfigurationValidates runs `terraform validate` with this provider on every block. One after a comment
@@ -228,13 +246,13 @@ func TestConfigurationValidates(t *testing.T) {
 	alone := 0
 	for _, m := range readModules(t) {
 		codes, refused := strings.CutPrefix(m.block.comment, "refused: ")
-		if cli.knows(m.text) == "" && !rootOnly.MatchString(m.text) && !refused {
+		if testenv.Has(needed(m.text)...) && !rootOnly.MatchString(m.text) && !refused {
 			together = append(together, m)
 			continue
 		}
 		alone++
 		t.Run(fmt.Sprintf("%s:%d", m.page.name, m.block.line), func(t *testing.T) {
-			cli.require(t, m.text)
+			testenv.Require(t, needed(m.text)...)
 			dir := t.TempDir()
 			arguments := []string{"validate", "-no-color"}
 			if strings.HasPrefix(m.block.text, "list ") || strings.Contains(m.block.text, "\nlist ") {
@@ -248,7 +266,7 @@ func TestConfigurationValidates(t *testing.T) {
 			if (err != nil) != refused {
 				t.Errorf("%v\n%s\n%s", err, m.text, out)
 			}
-			for _, code := range strings.Fields(codes) {
+			for code := range strings.FieldsSeq(codes) {
 				if refused && !strings.Contains(out, "Code: "+code) {
 					t.Errorf("it is not refused with %s:\n%s", code, out)
 				}
@@ -319,7 +337,7 @@ func TestCLIConfigurationIsTaken(t *testing.T) {
 			found++
 			file := filepath.Join(t.TempDir(), "cli.tfrc")
 			write(t, file, b.text)
-			c := exec.CommandContext(t.Context(), cli.program, "version")
+			c := exec.CommandContext(t.Context(), cli.Path, "version")
 			c.Env = append(os.Environ(), "TF_CLI_CONFIG_FILE="+file, "CHECKPOINT_DISABLE=1")
 			if out, err := c.CombinedOutput(); err != nil || strings.Contains(string(out), "problems with the CLI configuration") {
 				t.Errorf("%s:%d: %v\n%s", p.name, b.line, err, out)
@@ -356,7 +374,7 @@ func TestShownOutput(t *testing.T) {
 			}
 			out, _ := cli.run(t, dir, parts[1], "-no-color", "-input=false") // a refusal is shown, too
 			words := func(s string) string { return strings.Join(strings.Fields(s), " ") }
-			if cli.tofu {
+			if cli.OpenTofu {
 				continue // it draws frames and colours otherwise
 			}
 			if !strings.Contains(words(out), words(b.text)) {
@@ -369,75 +387,56 @@ func TestShownOutput(t *testing.T) {
 	}
 }
 
+// bin is the directory of the program, which is built once.
+var bin string
+
+func TestMain(m *testing.M) {
+	status := m.Run()
+	if bin != "" {
+		if err := os.RemoveAll(bin); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+		}
+	}
+	os.Exit(status)
+}
+
+var built = sync.OnceValues(func() (string, error) {
+	var err error
+	if bin, err = os.MkdirTemp("", "agentkernel-docs-"); err != nil {
+		return "", err
+	}
+	build := exec.Command("go", "build", "-o", filepath.Join(bin, "terraform-provider-agentkernel"), ".")
+	build.Dir = root
+	if out, err := build.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("%w\n%s", err, out)
+	}
+	return bin, nil
+})
+
 // cli is Terraform or OpenTofu with this provider.
 type cli struct {
-	program string
-	config  string
-	minor   int
-	tofu    bool
+	testenv.CLI
+	config string
 }
 
 func newCLI(t *testing.T) *cli {
 	t.Helper()
-	c := &cli{program: testenv.TerraformCLI(t), config: filepath.Join(t.TempDir(), "cli.tfrc")}
-	bin := t.TempDir()
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", filepath.Join(bin, "terraform-provider-agentkernel"), ".")
-	build.Dir = root
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
+	c := &cli{CLI: testenv.ChosenCLI(t), config: filepath.Join(t.TempDir(), "cli.tfrc")}
+	bin, err := built()
+	if err != nil {
+		t.Fatal(err)
 	}
 	write(t, c.config, "provider_installation {\n  dev_overrides {\n    \"agentkernel/agentkernel\" = \""+filepath.ToSlash(bin)+"\"\n  }\n  direct {}\n}\n")
-	out, err := c.run(t, ".", "version", "-json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var version struct {
-		Terraform string `json:"terraform_version"`
-	}
-	if err := json.Unmarshal([]byte(out[strings.Index(out, "{"):]), &version); err != nil {
-		t.Fatal(err)
-	}
-	var major int
-	if _, err := fmt.Sscanf(version.Terraform, "%d.%d", &major, &c.minor); err != nil || major != 1 {
-		t.Fatalf("version %q: %v", version.Terraform, err)
-	}
-	first, err := c.run(t, ".", "version")
-	if err != nil {
-		t.Fatal(err)
-	}
-	c.tofu = strings.Contains(first, "OpenTofu")
 	return c
 }
 
 func (c *cli) run(t *testing.T, dir string, arguments ...string) (string, error) {
 	t.Helper()
-	command := exec.CommandContext(t.Context(), c.program, arguments...)
+	command := exec.CommandContext(t.Context(), c.Path, arguments...)
 	command.Dir = dir
 	command.Env = append(os.Environ(), "TF_CLI_CONFIG_FILE="+c.config, "CHECKPOINT_DISABLE=1", "TF_IN_AUTOMATION=1", "TF_INPUT=0", "AGENTKERNEL_AUDIT_LOG=")
 	out, err := command.CombinedOutput()
 	return string(out), err
-}
-
-// knows gives the version of Terraform that the configuration needs where the program does not know it, or nothing.
-func (c *cli) knows(text string) string {
-	for _, need := range needs {
-		unknown := c.minor < need.version
-		if c.tofu {
-			unknown = need.tofu == 0 || c.minor < need.tofu
-		}
-		if unknown && need.what.MatchString(text) {
-			return fmt.Sprintf("terraform-1.%d", need.version)
-		}
-	}
-	return ""
-}
-
-// require skips where the program does not know what the configuration uses. That it fits the schemas is tested anyway.
-func (c *cli) require(t *testing.T, text string) {
-	t.Helper()
-	if lacking := c.knows(text); lacking != "" {
-		testenv.Skip(t, testenv.Part(lacking), "this program does not know what the block uses; it was held against the schemas", "test with "+lacking)
-	}
 }
 
 func write(t *testing.T, name, content string) {

@@ -178,25 +178,38 @@ func replace(text string, registry *sandboxcore.Registry) (string, error) {
 
 // update writes the tables into the file, or into those files of the directory that have marks.
 func update(path string, registry *sandboxcore.Registry) error {
-	return filepath.WalkDir(path, func(file string, entry fs.DirEntry, err error) error {
-		if err != nil || entry.IsDir() || filepath.Ext(file) != ".md" {
+	files := []string{path}
+	info, err := os.Stat(path)
+	if err != nil {
+		return err
+	}
+	if info.IsDir() {
+		files = nil
+		err := fs.WalkDir(os.DirFS(path), ".", func(name string, _ fs.DirEntry, err error) error {
+			if filepath.Ext(name) == ".md" {
+				files = append(files, filepath.Join(path, filepath.FromSlash(name)))
+			}
+			return err
+		})
+		if err != nil {
 			return err
 		}
+	}
+	for _, file := range files {
 		content, err := os.ReadFile(file)
 		if err != nil {
 			return err
 		}
 		text, err := replace(string(content), registry)
-		if errors.Is(err, errNoMark) && file != path {
-			return nil
+		if errors.Is(err, errNoMark) && info.IsDir() {
+			continue
 		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", file, err)
 		}
-		info, err := entry.Info()
-		if err != nil {
+		if err := os.WriteFile(file, []byte(text), 0o644); err != nil { // #nosec G306 -- documentation, which all may read
 			return err
 		}
-		return os.WriteFile(file, []byte(text), info.Mode().Perm())
-	})
+	}
+	return nil
 }

@@ -1,0 +1,7 @@
+terraform {
+  required_providers {
+    agentkernel = {
+      source = "agentkernel/agentkernel"
+    }
+  }
+}

@@ -1,0 +1,9 @@
+terraform {
+  required_providers {
+    agentkernel = {
+      source = "agentkernel/agentkernel"
+    }
+  }
+}
+
+provider "agentkernel" {}
