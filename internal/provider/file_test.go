@@ -2,6 +2,7 @@ package provider_test
 
 import (
 	"encoding/base64"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
@@ -17,21 +18,33 @@ import (
 
 const tFile = "agentkernel_file"
 
-// TestFileOnThisMachine takes a file through its life in a real sandbox.
-func TestFileOnThisMachine(t *testing.T) {
-	testenv.Require(t, testenv.Local)
+// TestFileInARealSandbox takes a file through its life. In the container the user is not root, and the directories that are
+// made for the file are the user's too.
+func TestFileInARealSandbox(t *testing.T) {
+	t.Run("local_subprocess", func(t *testing.T) {
+		testenv.Require(t, testenv.Local)
+		fileLife(t, "local_subprocess", config{})
+	})
+	t.Run("docker", func(t *testing.T) {
+		testenv.Require(t, testenv.Docker)
+		fileLife(t, "docker", config{"image": testenv.Image("user"), "pull_policy": "never"})
+	})
+}
+
+func fileLife(t *testing.T, backend string, block config) {
+	t.Helper()
 	home := stateHome(t)
 	s := protocoltest.New(t, provider.New("test", backends.Registry(), provider.WithGetenv(func(name string) string {
-		return map[string]string{"XDG_STATE_HOME": home, "PATH": os.Getenv("PATH")}[name]
+		return map[string]string{"XDG_STATE_HOME": home, "PATH": os.Getenv("PATH"), "DOCKER_HOST": os.Getenv("DOCKER_HOST")}[name]
 	})))
 	noErrors(t, s.Configure(config{}))
-	made := s.MustApply(tProfile, protocoltest.State{}, config{"name": "p", "type": "local_subprocess", "local_subprocess": config{}})
+	made := s.MustApply(tProfile, protocoltest.State{}, config{"name": "p", "type": backend, backend: block})
 	boxConfig := config{"profile": made.Get("spec")}
 	box := s.MustApply(tSandbox, protocoltest.State{}, boxConfig)
-	t.Cleanup(func() {
+	defer func() { // and no Cleanup, which has no context any more
 		_, d := s.Apply(s.PlanDestroy(box))
 		noErrors(t, d)
-	})
+	}()
 	cat := func(name string) string {
 		t.Helper()
 		run := s.MustApply(tExec, protocoltest.State{}, config{"binding": binding(box), "script": "cat " + name + "; stat -c ' %a' " + name})
@@ -108,7 +121,43 @@ func TestFileOnThisMachine(t *testing.T) {
 		_ = os.Remove(source)
 		wantError(t, s.Plan(tFile, file, next).Diags, "AK1003", "source")
 	})
+	t.Run("as large as it may be", func(t *testing.T) {
+		content := make([]byte, sandboxcore.MaxFileBytes)
+		_, _ = rand.NewChaCha8([32]byte{1}).Read(content)
+		next := cfg.With(config{"content": nil, "content_base64": base64.StdEncoding.EncodeToString(content), "mode": "0755"})
+		file = s.MustApply(tFile, file, next)
+		s.MustBeSettled(file, next)
+		if got := cat("deep/er/f.txt | sha256sum #"); !strings.HasPrefix(got, sandboxcore.FileDigest(content)) || file.Get("size") != float64(len(content)) {
+			t.Errorf("the file is %q, size %v", got, file.Get("size"))
+		}
+		outside("printf x >> deep/er/f.txt") // more than can be carried is drift like any other
+		read, d := s.Read(file)
+		noErrors(t, d)
+		if p := s.Plan(tFile, read, next); p.Action != protocoltest.Update {
+			t.Errorf("planned %s: %s", p.Action, p.Diags)
+		}
+		file = s.MustApply(tFile, read, cfg)
+		s.MustBeSettled(file, cfg)
+	})
+	t.Run("what runs there may use the directories", func(t *testing.T) {
+		outside("test -O deep && test -O deep/er && test -O deep/er/f.txt && touch deep/x deep/er/x && rm deep/x deep/er/x")
+	})
+	t.Run("a directory in its place", func(t *testing.T) {
+		outside("mkdir -p there/f")
+		p := s.Plan(tFile, protocoltest.State{}, cfg.With(config{"path": "there/f"}))
+		noErrors(t, p.Diags)
+		_, d := s.Apply(p)
+		wantError(t, d, "there/f")
+		outside("test -d there/f && rmdir there/f && test -z \"$(ls -A there)\"")
+	})
 	t.Run("out of the workspace", func(t *testing.T) {
+		if backend == "docker" {
+			p := s.Plan(tFile, protocoltest.State{}, cfg.With(config{"path": "/etc/agentkernel-test"}))
+			noErrors(t, p.Diags)
+			_, d := s.Apply(p)
+			wantError(t, d, "/etc/agentkernel-test")
+			return
+		}
 		p := s.Plan(tFile, protocoltest.State{}, cfg.With(config{"path": "../f"}))
 		wantError(t, p.Diags, "AK1003", "..")
 	})
