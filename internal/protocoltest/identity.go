@@ -13,15 +13,20 @@ func (s *Server) readIdentities() {
 	if d := Diags(resp.Diagnostics); d.HasError() {
 		s.tb.Fatalf("get the identity schemas: %s", d)
 	}
-	s.identities = map[string]tftypes.Object{}
+	s.identities, s.described = map[string]tftypes.Object{}, map[string]map[string]string{}
 	for name, schema := range resp.IdentitySchemas {
-		attributes := map[string]tftypes.Type{}
+		attributes, descriptions := map[string]tftypes.Type{}, map[string]string{}
 		for _, a := range schema.IdentityAttributes {
 			attributes[a.Name] = a.Type
+			descriptions[a.Name] = a.Description
 		}
+		s.described[name] = descriptions
 		s.identities[name] = tftypes.Object{AttributeTypes: attributes}
 	}
 }
+
+// Identities gives the description of each attribute of each identity, by type of resource.
+func (s *Server) Identities() map[string]map[string]string { return s.described }
 
 func (s *Server) packIdentity(typeName string, identity map[string]any) *tfprotov6.ResourceIdentityData {
 	s.tb.Helper()

@@ -24,6 +24,7 @@ type Server struct {
 	schema *tfprotov6.GetProviderSchemaResponse
 	// identities are the types of the identities that resources have.
 	identities map[string]tftypes.Object
+	described  map[string]map[string]string // their attributes
 	// stopped: Stop was called.
 	stopped atomic.Bool
 }

@@ -1,11 +1,17 @@
 package provider_test
 
 import (
+	"context"
+	"reflect"
 	"regexp"
 	"strings"
 	"testing"
 
+	"github.com/hashicorp/terraform-plugin-framework/action"
 	"github.com/hashicorp/terraform-plugin-framework/datasource"
+	"github.com/hashicorp/terraform-plugin-framework/diag"
+	"github.com/hashicorp/terraform-plugin-framework/ephemeral"
+	"github.com/hashicorp/terraform-plugin-framework/function"
 	listresource "github.com/hashicorp/terraform-plugin-framework/list"
 	"github.com/hashicorp/terraform-plugin-framework/provider"
 	"github.com/hashicorp/terraform-plugin-framework/resource"
@@ -14,42 +20,132 @@ import (
 	"github.com/agentkernel/terraform-provider-agentkernel/internal/backends"
 	"github.com/agentkernel/terraform-provider-agentkernel/internal/protocoltest"
 	akprovider "github.com/agentkernel/terraform-provider-agentkernel/internal/provider"
+	"github.com/agentkernel/terraform-provider-agentkernel/internal/sandboxcore"
 )
 
-func TestSchemasAreValid(t *testing.T) {
+// implementation is a schema, or the definition of a function, that can check itself.
+type implementation interface {
+	ValidateImplementation(ctx context.Context) diag.Diagnostics
+}
+
+// constructs asks the provider for everything that it has, by reflection: a new kind of construct fails the test until it
+// is known here.
+func constructs(t *testing.T, p provider.Provider) map[string]implementation {
+	t.Helper()
 	ctx := t.Context()
-	p := akprovider.New("test", backends.Registry())()
+	out := map[string]implementation{}
 	var ps provider.SchemaResponse
 	p.Schema(ctx, provider.SchemaRequest{}, &ps)
-	if d := ps.Schema.ValidateImplementation(ctx); d.HasError() {
-		t.Errorf("provider: %v", d)
-	}
-	for _, construct := range p.Resources(ctx) {
-		r := construct()
+	out["provider"] = ps.Schema
+	named := func(kind string, metadata func(*resource.MetadataResponse)) string {
 		var m resource.MetadataResponse
-		r.Metadata(ctx, resource.MetadataRequest{ProviderTypeName: "agentkernel"}, &m)
-		var s resource.SchemaResponse
-		r.Schema(ctx, resource.SchemaRequest{}, &s)
-		if d := s.Schema.ValidateImplementation(ctx); d.HasError() {
-			t.Errorf("%s: %v", m.TypeName, d)
+		metadata(&m)
+		return kind + " " + m.TypeName
+	}
+	v := reflect.ValueOf(p)
+	for i := range v.NumMethod() {
+		method := v.Type().Method(i)
+		if method.Type.NumIn() != 2 || method.Type.NumOut() != 1 || method.Type.Out(0).Kind() != reflect.Slice || method.Type.Out(0).Elem().Kind() != reflect.Func {
+			continue // not of the shape func(context.Context) []func() T
+		}
+		made := v.Method(i).Call([]reflect.Value{reflect.ValueOf(ctx)})[0]
+		for n := range made.Len() {
+			switch c := made.Index(n).Call(nil)[0].Interface().(type) {
+			case resource.Resource:
+				name := named("resource", func(m *resource.MetadataResponse) {
+					c.Metadata(ctx, resource.MetadataRequest{ProviderTypeName: "agentkernel"}, m)
+				})
+				var s resource.SchemaResponse
+				c.Schema(ctx, resource.SchemaRequest{}, &s)
+				out[name] = s.Schema
+				if identified, ok := c.(resource.ResourceWithIdentity); ok {
+					var is resource.IdentitySchemaResponse
+					identified.IdentitySchema(ctx, resource.IdentitySchemaRequest{}, &is)
+					out["identity of "+name] = is.IdentitySchema
+				}
+			case datasource.DataSource:
+				var m datasource.MetadataResponse
+				c.Metadata(ctx, datasource.MetadataRequest{ProviderTypeName: "agentkernel"}, &m)
+				var s datasource.SchemaResponse
+				c.Schema(ctx, datasource.SchemaRequest{}, &s)
+				out["data "+m.TypeName] = s.Schema
+			case ephemeral.EphemeralResource:
+				var m ephemeral.MetadataResponse
+				c.Metadata(ctx, ephemeral.MetadataRequest{ProviderTypeName: "agentkernel"}, &m)
+				var s ephemeral.SchemaResponse
+				c.Schema(ctx, ephemeral.SchemaRequest{}, &s)
+				out["ephemeral "+m.TypeName] = s.Schema
+			case action.Action:
+				var m action.MetadataResponse
+				c.Metadata(ctx, action.MetadataRequest{ProviderTypeName: "agentkernel"}, &m)
+				var s action.SchemaResponse
+				c.Schema(ctx, action.SchemaRequest{}, &s)
+				out["action "+m.TypeName] = s.Schema
+			case listresource.ListResource:
+				name := named("list", func(m *resource.MetadataResponse) {
+					c.Metadata(ctx, resource.MetadataRequest{ProviderTypeName: "agentkernel"}, m)
+				})
+				var s listresource.ListResourceSchemaResponse
+				c.ListResourceConfigSchema(ctx, listresource.ListResourceSchemaRequest{}, &s)
+				out[name] = s.Schema
+			case function.Function:
+				var m function.MetadataResponse
+				c.Metadata(ctx, function.MetadataRequest{}, &m)
+				var d function.DefinitionResponse
+				c.Definition(ctx, function.DefinitionRequest{}, &d)
+				out["function "+m.Name] = functionImplementation{m.Name, d.Definition}
+			default:
+				t.Errorf("%s gives a %T, which this test does not know", method.Name, c)
+			}
 		}
 	}
-	lists, _ := p.(provider.ProviderWithListResources)
-	for _, construct := range lists.ListResources(ctx) {
-		var s listresource.ListResourceSchemaResponse
-		construct().ListResourceConfigSchema(ctx, listresource.ListResourceSchemaRequest{}, &s)
-		if d := s.Schema.ValidateImplementation(ctx); d.HasError() {
-			t.Errorf("list: %v", d)
+	return out
+}
+
+type functionImplementation struct {
+	name       string
+	definition function.Definition
+}
+
+func (f functionImplementation) ValidateImplementation(ctx context.Context) diag.Diagnostics {
+	var resp function.DefinitionValidateResponse
+	f.definition.ValidateImplementation(ctx, function.DefinitionValidateRequest{FuncName: f.name}, &resp)
+	return resp.Diagnostics
+}
+
+func TestSchemasAreValid(t *testing.T) {
+	all := constructs(t, akprovider.New("test", backends.Registry())())
+	for name, c := range all {
+		if d := c.ValidateImplementation(t.Context()); d.HasError() {
+			t.Errorf("%s: %v", name, d)
+		}
+		if f, ok := c.(functionImplementation); ok {
+			if f.definition.Summary == "" || f.definition.MarkdownDescription == "" {
+				t.Errorf("%s has no description", name)
+			}
+			for _, p := range f.definition.Parameters {
+				if p.GetName() == "" || p.GetMarkdownDescription() == "" {
+					t.Errorf("%s: parameter %q has no description", name, p.GetName())
+				}
+			}
 		}
 	}
-	for _, construct := range p.DataSources(ctx) {
-		r := construct()
-		var m datasource.MetadataResponse
-		r.Metadata(ctx, datasource.MetadataRequest{ProviderTypeName: "agentkernel"}, &m)
-		var s datasource.SchemaResponse
-		r.Schema(ctx, datasource.SchemaRequest{}, &s)
-		if d := s.Schema.ValidateImplementation(ctx); d.HasError() {
-			t.Errorf("%s: %v", m.TypeName, d)
+	// What Terraform is told of is what was found, and the other way round.
+	s := protocoltest.New(t, akprovider.New("test", backends.Registry()))
+	told := allSchemas(s.Schema())
+	for name := range told {
+		if all[name] == nil {
+			t.Errorf("%s was not looked at", name)
+		}
+	}
+	if want := len(told) + len(s.Schema().Functions) + len(s.Identities()); len(all) != want {
+		t.Errorf("%d constructs were looked at, and Terraform is told of %d", len(all), want)
+	}
+	for name, attributes := range s.Identities() {
+		for attribute, description := range attributes {
+			if description == "" {
+				t.Errorf("identity of %s: %s has no description", name, attribute)
+			}
 		}
 	}
 }
@@ -168,6 +264,126 @@ func TestEveryAttributeMayBeUnknown(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestEveryAttributeOfEveryConstructMayBeUnknown: the same for every construct that Terraform is told of, with the settings
+// of the real backends, at validate and, where there is a plan without a machine, at plan. A construct without a
+// configuration here fails the test, and so does an attribute that no configuration reaches.
+func TestEveryAttributeOfEveryConstructMayBeUnknown(t *testing.T) {
+	reg := backends.Registry()
+	start := func() *protocoltest.Server {
+		return protocoltest.New(t, akprovider.New("test", reg, akprovider.WithGetenv(func(string) string { return "" })))
+	}
+	s := start()
+	if d := s.Configure(config{}); d.HasError() {
+		t.Fatal(d)
+	}
+	profiles := []config{}
+	for _, f := range reg.Factories() {
+		p := config{"name": "p", "type": string(f.Type), string(f.Type): config{}}
+		if f.Type == sandboxcore.BackendEC2SSM { // makes nothing
+			p["environment"], p[string(f.Type)] = "attached", config{"attach_to": "i-0123456789abcdef0"}
+		}
+		if f.Type == sandboxcore.BackendPlugin { // is nothing without a manifest, which is read from a file
+			p[string(f.Type)] = config{"manifest": protocoltest.Unknown}
+		}
+		profiles = append(profiles, p)
+	}
+	spec := `{"name":"p","type":"docker","v":1}`
+	where := config{"binding": config{"backend": "docker", "endpoint": "e", "environment": "managed", "id": "docker/x", "spec": spec}}
+	runs := []config{where.With(config{"code": "1"}), where.With(config{"script": "1"}), {"profile": spec, "command": []string{"true"}}}
+	bases := map[string][]config{
+		"provider": {{}}, "resource " + tProfile: profiles, "data " + tProfile: profiles,
+		"resource " + tSandbox: {{"profile": spec}}, "resource " + tExec: runs, "ephemeral " + tExec: runs, "action " + tExec: runs,
+		"resource " + tFile:                     {where.With(config{"path": "f", "content": "x"}), where.With(config{"path": "f", "content_wo": "x", "content_wo_version": 1})},
+		"data agentkernel_attached_environment": {{"profile": spec}},
+		"data agentkernel_backends":             {{}},
+		"data agentkernel_capabilities":         {{"backend": "docker"}, {"profile": spec}},
+		"data agentkernel_runtime_config":       {{"profiles": []string{spec}, "default_profile": "p"}},
+		"data agentkernel_sandboxes":            {{"backend": "docker"}},
+		"list " + tSandbox:                      {{"backend": "docker"}},
+	}
+	for construct, schema := range allSchemas(s.Schema()) {
+		kind, name, _ := strings.Cut(construct, " ")
+		check := map[string]func(config) protocoltest.Diags{
+			"provider": func(c config) protocoltest.Diags {
+				fresh := start()
+				return append(fresh.ValidateProvider(c), fresh.Configure(c)...)
+			},
+			"resource": func(c config) protocoltest.Diags {
+				return append(s.Validate(name, c), s.Plan(name, protocoltest.State{}, c).Diags...)
+			},
+			"data":      func(c config) protocoltest.Diags { return s.ValidateData(name, c) },
+			"ephemeral": func(c config) protocoltest.Diags { return s.ValidateEphemeral(name, c) },
+			"action":    func(c config) protocoltest.Diags { return s.PlanAction(name, c) },
+			"list":      func(c config) protocoltest.Diags { return s.ValidateList(name, c) },
+		}[kind]
+		if len(bases[construct]) == 0 || check == nil {
+			t.Errorf("%s: no configuration to start from", construct)
+			continue
+		}
+		for _, base := range bases[construct] {
+			if d := check(base); d.HasError() {
+				t.Errorf("%s %v as it is: %s", construct, base, d)
+			}
+		}
+		reached := 0
+		walk(schema.Block.Attributes, "", func(at string, a *tfprotov6.SchemaAttribute) {
+			if !a.Required && !a.Optional {
+				return
+			}
+			reached++
+			root, _, nested := strings.Cut(at, ".")
+			ok, said := false, protocoltest.Diags(nil)
+			for _, base := range bases[construct] {
+				if nested && root == "binding" && base[root] == nil {
+					continue // this one has chosen otherwise
+				}
+				d := check(withUnknown(base, schema.Block.Attributes, strings.Split(at, ".")))
+				if !d.HasError() {
+					ok = true
+				} else if !exclusive(at) && !foreign(base, at, reg) {
+					said = d
+				}
+			}
+			if said != nil || !ok {
+				t.Errorf("%s: %s unknown: %s", construct, at, said)
+			}
+		})
+		if reached == 0 && kind != "data" {
+			t.Errorf("%s has no arguments", construct)
+		}
+	}
+}
+
+// foreign reports whether an attribute belongs to another backend than the one of a profile.
+func foreign(base config, at string, reg *sandboxcore.Registry) bool {
+	root, _, _ := strings.Cut(at, ".")
+	_, isBackend := reg.Factory(sandboxcore.BackendType(root))
+	return isBackend && base["type"] != nil && base["type"] != root
+}
+
+// withUnknown makes one attribute unknown and makes the objects on the way there if they are missing.
+func withUnknown(base config, attributes []*tfprotov6.SchemaAttribute, at []string) config {
+	if len(at) == 1 {
+		return base.With(config{at[0]: protocoltest.Unknown})
+	}
+	for _, a := range attributes {
+		if a.Name != at[0] {
+			continue
+		}
+		inner, _ := base[at[0]].(config)
+		var value any = withUnknown(inner, a.NestedType.Attributes, at[1:])
+		switch a.NestedType.Nesting {
+		case tfprotov6.SchemaObjectNestingModeList:
+			value = []any{value}
+		case tfprotov6.SchemaObjectNestingModeMap:
+			value = config{"a": value}
+		default:
+		}
+		return base.With(config{at[0]: value})
+	}
+	return base
 }
 
 func exclusive(at string) bool {

@@ -176,7 +176,7 @@ type spanKey struct{}
 
 // StartSpan is sandboxcore.Tracer's.
 func (t *Tracing) StartSpan(ctx context.Context, kind sandboxcore.SpanKind, name string) (context.Context, func(sandboxcore.SpanFacts)) {
-	parent := trace.ContextWithRemoteSpanContext(context.WithoutCancel(ctx), t.parent)
+	parent := trace.ContextWithRemoteSpanContext(ctx, t.parent)
 	if p, ok := ctx.Value(spanKey{}).(trace.Span); ok {
 		parent = trace.ContextWithSpan(parent, p)
 	}

@@ -18,15 +18,14 @@ import (
 	"github.com/hashicorp/terraform-plugin-framework/providerserver"
 	"go.opentelemetry.io/otel/trace"
 	collector "go.opentelemetry.io/proto/otlp/collector/trace/v1"
-	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
 	"google.golang.org/grpc"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/agentkernel/terraform-provider-agentkernel/internal/protocoltest"
 	"github.com/agentkernel/terraform-provider-agentkernel/internal/provider"
 	"github.com/agentkernel/terraform-provider-agentkernel/internal/sandboxcore"
 	"github.com/agentkernel/terraform-provider-agentkernel/internal/sandboxcore/backendtest"
 	"github.com/agentkernel/terraform-provider-agentkernel/internal/telemetry"
+	"github.com/agentkernel/terraform-provider-agentkernel/internal/telemetry/otlptest"
 )
 
 type config = protocoltest.Config
@@ -42,85 +41,6 @@ func environment(t *testing.T, set map[string]string) {
 	}
 	for k, v := range set {
 		t.Setenv(k, v)
-	}
-}
-
-// receiver is a collector. It keeps what it is sent.
-type receiver struct {
-	collector.UnimplementedTraceServiceServer
-	mu      sync.Mutex
-	raw     []byte
-	spans   []*tracepb.Span
-	service string
-	headers []string
-}
-
-func (r *receiver) keep(req *collector.ExportTraceServiceRequest) {
-	raw, err := proto.Marshal(req)
-	if err != nil {
-		panic(err)
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.raw = append(r.raw, raw...)
-	for _, rs := range req.ResourceSpans {
-		for _, a := range rs.Resource.Attributes {
-			if a.Key == "service.name" {
-				r.service = a.Value.GetStringValue()
-			}
-		}
-		for _, ss := range rs.ScopeSpans {
-			r.spans = append(r.spans, ss.Spans...)
-		}
-	}
-}
-
-func (r *receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
-	body, err := io.ReadAll(req.Body)
-	var export collector.ExportTraceServiceRequest
-	if err == nil {
-		err = proto.Unmarshal(body, &export)
-	}
-	if err != nil || req.URL.Path != "/v1/traces" {
-		http.Error(w, "no", http.StatusBadRequest)
-		return
-	}
-	r.headers = append(r.headers, req.Header.Get("X-Key"))
-	r.keep(&export)
-}
-
-func (r *receiver) Export(_ context.Context, req *collector.ExportTraceServiceRequest) (*collector.ExportTraceServiceResponse, error) {
-	r.keep(req)
-	return &collector.ExportTraceServiceResponse{}, nil
-}
-
-// tree writes the spans as an indented tree, below the one with the id parent.
-func (r *receiver) tree(parent []byte) string {
-	var b strings.Builder
-	r.write(&b, parent, "")
-	return b.String()
-}
-
-func (r *receiver) write(b *strings.Builder, parent []byte, indent string) {
-	below := slices.Clone(r.spans)
-	slices.SortStableFunc(below, func(a, b *tracepb.Span) int {
-		return int(int64(a.StartTimeUnixNano) - int64(b.StartTimeUnixNano)) //nolint:gosec // times of a test
-	})
-	for _, s := range below {
-		if !bytes.Equal(s.ParentSpanId, parent) {
-			continue
-		}
-		b.WriteString(indent + s.Name)
-		for _, a := range s.Attributes {
-			if a.Key == "agentkernel.exit_code" {
-				b.WriteString(" exit=" + a.Value.String())
-			}
-			if a.Key == "error.type" {
-				b.WriteString(" error=" + a.Value.GetStringValue())
-			}
-		}
-		b.WriteString("\n")
-		r.write(b, s.SpanId, indent+"  ")
 	}
 }
 
@@ -223,7 +143,7 @@ const wantTree = `apply agentkernel_sandbox
 
 func TestSpansArriveOverHTTP(t *testing.T) {
 	log := logged(t)
-	r := &receiver{}
+	r := &otlptest.Receiver{}
 	server := httptest.NewServer(r)
 	defer server.Close()
 	environment(t, map[string]string{
@@ -235,7 +155,7 @@ func TestSpansArriveOverHTTP(t *testing.T) {
 	tracing.Stop(t.Context())
 
 	parent := []byte{0xb7, 0xad, 0x6b, 0x71, 0x69, 0x20, 0x33, 0x31}
-	tree := r.tree(parent)
+	tree := r.Tree(parent)
 	for _, want := range []string{
 		wantTree,
 		"configure provider\n", "plan agentkernel_sandbox\n",
@@ -255,10 +175,10 @@ func TestSpansArriveOverHTTP(t *testing.T) {
 	if t.Failed() {
 		t.Log(tree)
 	}
-	if n := strings.Count(tree, "\n"); n != len(r.spans) {
-		t.Errorf("%d of %d spans are below the parent", n, len(r.spans))
+	if n := strings.Count(tree, "\n"); n != len(r.Spans()) {
+		t.Errorf("%d of %d spans are below the parent", n, len(r.Spans()))
 	}
-	for _, s := range r.spans {
+	for _, s := range r.Spans() {
 		if s.TraceState != "vendor=x" || !bytes.Equal(s.TraceId, []byte{0x0a, 0xf7, 0x65, 0x19, 0x16, 0xcd, 0x43, 0xdd, 0x84, 0x48, 0xeb, 0x21, 0x1c, 0x80, 0x31, 0x9c}) {
 			t.Errorf("%s: trace %x, state %q", s.Name, s.TraceId, s.TraceState)
 		}
@@ -269,11 +189,11 @@ func TestSpansArriveOverHTTP(t *testing.T) {
 			t.Errorf("%s ends before it starts", s.Name)
 		}
 	}
-	if bytes.Contains(r.raw, []byte("cnr-7f3a")) || bytes.Contains(r.raw, []byte("cnr7f3a")) {
-		t.Errorf("a canary was sent: %q", r.raw)
+	if bytes.Contains(r.Raw(), []byte("cnr-7f3a")) || bytes.Contains(r.Raw(), []byte("cnr7f3a")) {
+		t.Errorf("a canary was sent: %q", r.Raw())
 	}
-	if r.service != "my-pipeline" || !slices.Contains(r.headers, "cnr-7f3a-key") {
-		t.Errorf("service %q, headers %q", r.service, r.headers)
+	if r.Service() != "my-pipeline" || !slices.Contains(r.Headers("X-Key"), "cnr-7f3a-key") {
+		t.Errorf("service %q, headers %q", r.Service(), r.Headers("X-Key"))
 	}
 	if log.String() != "" {
 		t.Errorf("logged: %s", log)
@@ -281,7 +201,7 @@ func TestSpansArriveOverHTTP(t *testing.T) {
 }
 
 func TestSpansArriveOverGRPC(t *testing.T) {
-	r := &receiver{}
+	r := &otlptest.Receiver{}
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -296,10 +216,10 @@ func TestSpansArriveOverGRPC(t *testing.T) {
 	tracing := telemetry.Start(t.Context(), "1.2.3")
 	session(t, &backendtest.Fake{}, tracing)
 	tracing.Stop(t.Context())
-	if tree := r.tree(nil); !strings.Contains(tree, wantTree) || r.service != telemetry.ServiceName {
-		t.Errorf("%s\nservice %q", tree, r.service)
+	if tree := r.Tree(nil); !strings.Contains(tree, wantTree) || r.Service() != telemetry.ServiceName {
+		t.Errorf("%s\nservice %q", tree, r.Service())
 	}
-	if bytes.Contains(r.raw, []byte("cnr-7f3a")) {
+	if bytes.Contains(r.Raw(), []byte("cnr-7f3a")) {
 		t.Error("a canary was sent")
 	}
 }
