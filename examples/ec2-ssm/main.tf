@@ -1,7 +1,7 @@
 # Runs code on an EC2 instance that exists, through AWS Systems Manager. `terraform destroy` leaves the instance as it is.
 #
 # Before: the instance runs the SSM agent and has the policy AmazonSSMManagedInstanceCore (or what that allows); the
-# caller has policy.json, with region, account and instance put in.
+# caller has policy.json, for a hybrid machine (mi-…) policy-hybrid.json, with region, account and machine put in.
 
 terraform {
   required_providers {

@@ -255,6 +255,9 @@ func TestAttachedRefusedByTheFirstPlan(t *testing.T) {
 	on := func(arguments string) string {
 		return "\nresource \"agentkernel_exec\" \"bad\" {\n binding = data.agentkernel_attached_environment.ec2_ssm.binding\n" + arguments + "\n}\n"
 	}
+	file := func(arguments string) string {
+		return "\nresource \"agentkernel_file\" \"bad\" {\n binding = data.agentkernel_attached_environment.ec2_ssm.binding\n path = \"/tmp/x\"\n" + arguments + "\n}\n"
+	}
 	for name, test := range map[string]struct {
 		hcl   string
 		texts []string
@@ -265,7 +268,9 @@ func TestAttachedRefusedByTheFirstPlan(t *testing.T) {
 		"managed with a target":          {profile("managed", "docker", `attach_to = "x"`), []string{"AK1004", "attach_to"}},
 		"an attached profile in sandbox": {"\nresource \"agentkernel_sandbox\" \"bad\" {\n profile = data.agentkernel_profile.ec2_ssm.spec\n}\n", []string{"AK1004"}},
 		"a language":                     {on(` code = "1"` + "\n" + ` language = "cobol"`), []string{"AK4001", "cobol"}},
-		"output files":                   {on(` script = "true"` + "\n" + ` output_files = ["x"]`), []string{"AK4002", "files"}},
+		"packages":                       {profile("attached", "ec2_ssm", fmt.Sprintf("attach_to = %q", attachedMachine)) + "\nresource \"agentkernel_sandbox\" \"bad\" {\n profile = data.agentkernel_profile.bad.spec\n packages = [\"x\"]\n}\n", []string{"AK1004"}},
+		"a large file":                   {file(` content = join("", [for i in range(1000) : join("", [for j in range(30) : "0123456789"])])`), []string{"AK1003", "300000", "262144"}},
+		"a secret file":                  {file(` content_wo = "canary-canary"` + "\n" + ` content_wo_version = 1`), []string{"AK4002", "command history"}},
 		"a timeout":                      {on(` script = "true"` + "\n" + ` timeout = "1h"`), []string{"AK1003", "1h"}},
 		"too much input":                 {on(` script = "cat"` + "\n" + ` stdin = join("", [for i in range(1000) : join("", [for j in range(30) : "0123456789"])])`), []string{"AK1003", "262144"}},
 		"a secret":                       {on(` script = "true"` + "\n" + ` env_wo = { T = "canary-canary" }`), []string{"AK4002", "command history"}},
@@ -286,5 +291,52 @@ func TestAttachedRefusedByTheFirstPlan(t *testing.T) {
 	}
 	if n := s.peer.Count("ssm:SendCommand"); n != 0 {
 		t.Errorf("%d commands were sent by plans", n)
+	}
+}
+
+// TestFilesOnAMachine: a file is written, found unchanged, found changed, used and removed, as any other of Terraform's.
+func TestFilesOnAMachine(t *testing.T) {
+	peer := ssmpeer.New()
+	t.Cleanup(peer.Close)
+	peer.AddMachine(ssmpeer.Machine{ID: attachedMachine})
+	s := &somebodys{t: t, peer: peer}
+	dir := t.TempDir()
+	st := newStack(t, s.config()+fmt.Sprintf(`
+resource "agentkernel_file" "input" {
+  binding = data.agentkernel_attached_environment.ec2_ssm.binding
+  path    = "%[1]s/in/put"
+  content = join("", [for i in range(1000) : "${i}: it goes on and so on until there is enough\n"])
+}
+resource "agentkernel_exec" "sum" {
+  binding      = data.agentkernel_attached_environment.ec2_ssm.binding
+  script       = "wc -l <%[1]s/in/put; cp %[1]s/in/put %[1]s/out"
+  output_files = ["%[1]s/out"]
+  triggers     = { input = agentkernel_file.input.sha256 }
+}
+output "same" {
+  value = agentkernel_exec.sum.files["%[1]s/out"].sha256 == agentkernel_file.input.sha256
+}
+`, dir))
+	st.must(t, "apply", "-auto-approve", "-no-color")
+	if out := st.must(t, "output", "same"); strings.TrimSpace(out) != "true" {
+		t.Errorf("the file that came back is another: %s", out)
+	}
+	st.must(t, "plan", "-detailed-exitcode", "-no-color")
+	if err := os.WriteFile(dir+"/in/put", []byte("changed"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := st.command(t.Context(), "plan", "-detailed-exitcode", "-no-color").CombinedOutput(); err == nil || !strings.Contains(string(out), "agentkernel_file.input") {
+		t.Errorf("the change was not seen: %v\n%s", err, out)
+	}
+	st.must(t, "apply", "-auto-approve", "-no-color")
+	if content, err := os.ReadFile(dir + "/in/put"); err != nil || len(content) < 40_000 { // #nosec G304 -- of this test
+		t.Errorf("%v, %d bytes", err, len(content))
+	}
+	st.must(t, "destroy", "-auto-approve", "-no-color")
+	if _, err := os.Stat(dir + "/in/put"); err == nil {
+		t.Error("the destroy left the file")
+	}
+	if _, err := os.Stat(dir + "/out"); err != nil {
+		t.Errorf("the destroy removed what it did not write: %v", err)
 	}
 }

@@ -39,7 +39,7 @@ func (d *attachedEnvironmentDataSource) Schema(_ context.Context, _ datasource.S
 			Required:            true,
 		},
 		"principal": principalAttribute(true),
-		"binding":   bindingAttribute(true),
+		"binding":   attachedBindingAttribute(),
 		"status": resourceschema.StringAttribute{
 			MarkdownDescription: "`running`, `paused`, `stopped`, or `away` (known, but it does not answer now). Only `running` can run anything; the others are no error until something has to run.",
 			Computed:            true,
@@ -51,10 +51,25 @@ func (d *attachedEnvironmentDataSource) Schema(_ context.Context, _ datasource.S
 		},
 	}
 	resp.Schema = schema.Schema{
-		MarkdownDescription: "An environment that somebody else owns: a machine, a container, a pod. It is never created, started, stopped, changed or destroyed; only what an `agentkernel_exec` runs there has an effect. " +
+		MarkdownDescription: "An environment that somebody else owns: a machine, a container, a pod. It is never created, started, stopped, changed or destroyed; only what an `agentkernel_exec` runs and an `agentkernel_file` writes there has an effect. " +
 			"Reading it is an error when it does not exist. A policy that attaching cannot enforce counts as unenforced, so a strict profile that asks for it is refused.",
 		Attributes: dataSourceAttributes(shared),
 	}
+}
+
+// attachedBindingAttribute is the binding, with the words of what somebody else made.
+func attachedBindingAttribute() resourceschema.SingleNestedAttribute {
+	binding := bindingAttribute(true)
+	binding.MarkdownDescription = "Names this environment to `agentkernel_exec` and `agentkernel_file`."
+	for name, text := range map[string]string{
+		"endpoint":    "Identity of the place: account and region of AWS, id of a Docker engine, identity of a cluster.",
+		"environment": "`attached`.",
+		"id":          "`<backend>/<native id>`: id of the machine, full id of the container, or namespace, pod, container and uid.",
+		"spec":        "The spec of the profile.",
+	} {
+		binding.Attributes[name] = resourceschema.StringAttribute{MarkdownDescription: text, Computed: true}
+	}
+	return binding
 }
 
 func (d *attachedEnvironmentDataSource) Configure(_ context.Context, req datasource.ConfigureRequest, resp *datasource.ConfigureResponse) {

@@ -64,7 +64,7 @@ func providerSettings() []sandboxcore.Setting {
 		{Name: keyToken, Kind: sandboxcore.KindString, Sensitive: true, Description: "Session token that belongs to a temporary `access_key`."},
 		{
 			Name: keyEndpoints, Kind: sandboxcore.KindObject,
-			Description: "Other addresses of AWS services. An address given here is used only with a credential given here (`access_key` or `profile`); one from the environment (`AWS_ENDPOINT_URL_SSM` and the like) goes with a credential from the environment.",
+			Description: "Other addresses of AWS services. An address given here needs a credential given here: `access_key`, or a `profile` that holds or fetches its own and does not take that of the machine, its container or its environment (`credential_source`, or no credential at all). Services without an address here are looked for where the AWS tools look (`AWS_ENDPOINT_URL_SSM` and the like, the shared configuration, the region).",
 			Fields:      []sandboxcore.Setting{endpoint(keySSM, "Systems Manager"), endpoint(keySTS, "the Security Token Service"), endpoint(keyS3, "S3")},
 		},
 	}
@@ -95,7 +95,7 @@ func profileSettings() []sandboxcore.Setting {
 		},
 		{
 			Name: keyAllowSecrets, Kind: sandboxcore.KindBool, Default: false,
-			Description: "Whether runs may be given `secret_env` and `env_wo`. Systems Manager keeps the parameters of every command for 30 days, where whoever may call `ssm:ListCommands` or `ssm:GetCommandInvocation` can read them. Defaults to false: such runs are refused.",
+			Description: "Whether runs may be given `secret_env` and `env_wo`, and files `content_wo`. Systems Manager keeps the parameters of every command for 30 days, where whoever may call `ssm:ListCommands` or `ssm:GetCommandInvocation` can read them. Defaults to false: they are refused.",
 		},
 	}
 }
