@@ -11,6 +11,9 @@ import (
 // workspaceDir is the one directory that stays writable in Agent Kernel's containers under a file-system policy.
 const workspaceDir = "/workspace"
 
+// flavorQueue is the flavour of the broker that hands runs to workers of their own.
+const flavorQueue = "queue"
+
 // judge warns of what Agent Kernel would not do for a profile that this provider holds to its word. What it refuses
 // itself is worth a warning too: the configuration is written and no run succeeds.
 func (r *renderer) judge(p *sandboxcore.Profile, b backend) {
@@ -37,8 +40,16 @@ func (r *renderer) judge(p *sandboxcore.Profile, b backend) {
 			r.warn(p, dimension, "Agent Kernel accepts it for an attached environment and applies none of it.")
 		}
 	}
-	if p.Identity == sandboxcore.IdentityUser && !b.user {
+	switch {
+	case p.Identity != sandboxcore.IdentityUser:
+	case !b.user:
 		r.warn(p, "identity.mode", fmt.Sprintf("Agent Kernel runs no code under a user's identity on %s and refuses every run.", p.Type))
+	case r.options.PrincipalResolver == nil:
+		r.warn(p, "identity.mode", "Without principal_resolver Agent Kernel knows no user and refuses every run.")
+	}
+	// Only the client of a queue looks at the ceiling.
+	if ceiling := r.options.Broker.WorkerTimeoutCeiling; ceiling != nil && p.Policy.Timeout > *ceiling && r.options.Broker.Flavor != nil && *r.options.Broker.Flavor == flavorQueue {
+		r.warn(p, "policy.timeout", fmt.Sprintf("It is longer than worker_timeout_ceiling, %s seconds, and Agent Kernel refuses every run.", sandboxcore.FormatNumber(*ceiling)))
 	}
 	if p.IdleTimeout != math.Trunc(p.IdleTimeout) && p.Type != sandboxcore.BackendDaytona {
 		r.warn(p, "idle_timeout", "Agent Kernel counts whole seconds here: give it without a fraction.")
@@ -113,6 +124,9 @@ func (r *renderer) judgeDaytona(p *sandboxcore.Profile) {
 	pol := p.Policy
 	if pol.NetworkEgress == sandboxcore.NetworkAllowlist && slices.ContainsFunc(pol.NetworkAllow, domain) {
 		r.warn(p, "policy.network_allow", "Agent Kernel gives Daytona all entries as addresses; domains are none.")
+	}
+	if p.Settings.String("snapshot", "") != "" && (pol.CPU != nil || pol.MemoryMB != nil) {
+		r.warn(p, "daytona.snapshot", "Agent Kernel sets cpu and memory only where a sandbox is made from an image, and refuses every run.")
 	}
 	if pol.CPU != nil && *pol.CPU != math.Ceil(*pol.CPU) {
 		r.warn(p, "policy.cpu", fmt.Sprintf("Agent Kernel rounds it up to %s.", sandboxcore.FormatNumber(math.Ceil(*pol.CPU))))

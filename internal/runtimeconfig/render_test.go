@@ -29,15 +29,17 @@ var full = map[sandboxcore.BackendType][]string{
 			`"pull_policy":"never","runtime":"runsc","user":"1000:1000","workspace":"memory","workspace_size_mb":64},"idle_timeout":600.5,"name":"boxed",` +
 			`"policy":{"cpu":1.5,"fs_allow_write":["/tmp","/workspace"],"memory_mb":512,"min_isolation":"syscall_filter","network_egress":"deny","timeout":30},"scope":"per_call","type":"docker","v":1}`,
 		`{"name":"on","type":"docker","v":1}`,
+		`{"docker":{"network":"agents","seccomp_profile":"unconfined"},"name":"wired","type":"docker","v":1}`,
 		`{"docker":{"attach_to":"box"},"environment":"attached","name":"theirs","type":"docker","v":1}`,
 	},
 	sandboxcore.BackendE2B: {
 		`{"e2b":{"auto_pause":false,"metadata":{"team":"data"},"template":"team/python:3","user":"runner"},"idle_timeout":300,"name":"cloud",` +
 			`"policy":{"network_allow":["192.0.2.0/24"],"network_egress":"allowlist"},"type":"e2b","v":1}`,
 		`{"name":"cloud-domain","policy":{"network_allow":["*.example.org"],"network_egress":"allowlist"},"type":"e2b","v":1}`,
+		`{"e2b":{"allow_host_mount":true,"allow_public_traffic":true,"auto_resume":true,"code_runner":"code_interpreter","renew_on_refresh":true,"secure":false},"name":"cloud-open","type":"e2b","v":1}`,
 	},
 	sandboxcore.BackendEC2SSM: {
-		`{"ec2_ssm":{"allow_secrets_in_command_history":true,"attach_to":"i-0123456789abcdef0","output_s3":{"bucket":"out-put"},"region":"eu-west-1"},` +
+		`{"ec2_ssm":{"allow_secrets_in_command_history":true,"attach_to":"i-0123456789abcdef0","document":"Run-Shell","output_s3":{"bucket":"out-put","prefix":"runs","region":"eu-west-2"},"region":"eu-west-1"},` +
 			`"environment":"attached","identity":{"mode":"user"},"name":"machine","type":"ec2_ssm","v":1}`,
 	},
 	sandboxcore.BackendKubernetes: {
@@ -46,12 +48,18 @@ var full = map[sandboxcore.BackendType][]string{
 			`"network_policy":true,"node_selector":{"pool":"sandbox"},"runtime_class_name":"kata","security_context":{"fs_group":2000,"run_as_group":2000,"run_as_non_root":true,"run_as_user":2000,` +
 			`"seccomp_profile":"RuntimeDefault","supplemental_groups":["3000"]},"service_account":"runner","tolerations":["dedicated=agents:NoSchedule"],"wait_for_node":true},` +
 			`"name":"pods","policy":{"cpu":0.5,"fs_allow_write":["/workspace"],"memory_mb":256,"min_isolation":"micro_vm","network_allow":["192.0.2.0/24"],"network_egress":"allowlist"},"type":"kubernetes","v":1}`,
+		`{"kubernetes":{"network_allow_dns":true,"network_policy":true,"priority_class_name":"low","pull_policy":"never","workload":"sandbox","workspace_size_mb":64,"workspace_storage_class":"fast"},` +
+			`"name":"pods-kept","policy":{"network_allow":["192.0.2.0/24"],"network_egress":"allowlist"},"type":"kubernetes","v":1}`,
+		`{"kubernetes":{"workspace_claim":"files"},"name":"pods-claim","type":"kubernetes","v":1}`,
+		`{"environment":"attached","kubernetes":{"attach_to":"agents/job-0"},"name":"theirs","type":"kubernetes","v":1}`,
 	},
 	sandboxcore.BackendLocalSubprocess: {
 		`{"local_subprocess":{"workdir":"/srv/agents"},"name":"1e3","policy":{"network_egress":"deny","strict":false},"scope":"per_runtime","type":"local_subprocess","v":1}`,
 	},
 	sandboxcore.BackendPlugin: {
 		`{"name":"served","plugin":{"features":["exec"],"manifest":"/srv/abx-provider.toml","sha256":"` + manifestSum + `"},"type":"plugin","v":1}`,
+		`{"name":"served-open","plugin":{"allow_host_mount":true,"allow_public_traffic":true,"auto_pause":false,"auto_resume":true,"code_runner":"code_interpreter","manifest":"/srv/abx-provider.toml","metadata":{"team":"data"},` +
+			`"renew_on_refresh":true,"secure":false,"sha256":"` + manifestSum + `","template":"py","user":"runner"},"type":"plugin","v":1}`,
 	},
 }
 
@@ -86,7 +94,7 @@ func TestGolden(t *testing.T) {
 				t.Fatalf("there is no spec of the backend %s", kind)
 			}
 			o := runtimeconfig.Options{}
-			if len(specs) > 1 {
+			if len(specs) > 1 && kind != sandboxcore.BackendPlugin {
 				o.DefaultProfile = new(parse(t, specs[0])[0].Name)
 			}
 			got := render(t, o, specs...)
@@ -315,7 +323,7 @@ func TestWarnings(t *testing.T) {
 		"kubernetes, no assertion":     {profile(sandboxcore.BackendKubernetes, sandboxcore.Policy{NetworkEgress: "deny"}), "policy.network_egress", "refuses every run"},
 		"kubernetes, domain":           {asserted(profile(sandboxcore.BackendKubernetes, sandboxcore.Policy{NetworkEgress: "allowlist", NetworkAllow: []string{"example.org"}})), "policy.network_allow", "no domains"},
 		"kubernetes, address":          {asserted(profile(sandboxcore.BackendKubernetes, sandboxcore.Policy{NetworkEgress: "allowlist", NetworkAllow: []string{"192.0.2.0/24"}})), "", ""},
-		"kubernetes, user":             {user(profile(sandboxcore.BackendKubernetes, sandboxcore.Policy{})), "", ""},
+		"kubernetes, user":             {user(profile(sandboxcore.BackendKubernetes, sandboxcore.Policy{})), "identity.mode", "principal_resolver"},
 		"kubernetes, tier":             {profile(sandboxcore.BackendKubernetes, sandboxcore.Policy{MinIsolation: "micro_vm"}), "policy.min_isolation", `"container"`},
 		"attached, limits":             {attached(profile(sandboxcore.BackendKubernetes, sandboxcore.Policy{CPU: new(1.0)})), "policy.cpu", "applies none of it"},
 		"e2b, deny":                    {profile(sandboxcore.BackendE2B, sandboxcore.Policy{NetworkEgress: "deny", MinIsolation: "micro_vm"}), "", ""},
@@ -325,6 +333,7 @@ func TestWarnings(t *testing.T) {
 		"daytona, a domain":            {profile(sandboxcore.BackendDaytona, sandboxcore.Policy{NetworkEgress: "allowlist", NetworkAllow: []string{"example.org"}}), "policy.network_allow", "domains are none"},
 		"daytona, cores":               {profile(sandboxcore.BackendDaytona, sandboxcore.Policy{CPU: new(0.5)}), "policy.cpu", "up to 1."},
 		"daytona, memory":              {profile(sandboxcore.BackendDaytona, sandboxcore.Policy{MemoryMB: new(int64(1500))}), "policy.memory_mb", "2048"},
+		"daytona, snapshot":            {snapshot(profile(sandboxcore.BackendDaytona, sandboxcore.Policy{CPU: new(1.0)})), "daytona.snapshot", "only where"},
 		"daytona, whole":               {profile(sandboxcore.BackendDaytona, sandboxcore.Policy{CPU: new(2.0), MemoryMB: new(int64(2048))}), "", ""},
 		"ec2_ssm, limits":              {profile(sandboxcore.BackendEC2SSM, sandboxcore.Policy{CPU: new(1.0)}), "policy.cpu", "refuses every run"},
 		"local_subprocess, not strict": {lax(profile(sandboxcore.BackendLocalSubprocess, sandboxcore.Policy{NetworkEgress: "deny"})), "", ""},
@@ -346,6 +355,40 @@ func TestWarnings(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestWarningsOfTheSection: what is beside the profiles decides whether Agent Kernel runs anything under one.
+func TestWarningsOfTheSection(t *testing.T) {
+	p := user(profile(sandboxcore.BackendEC2SSM, sandboxcore.Policy{}))
+	for name, c := range map[string]struct {
+		o    runtimeconfig.Options
+		want []string
+	}{
+		"no resolver":          {runtimeconfig.Options{}, []string{"identity.mode"}},
+		"resolver":             {runtimeconfig.Options{PrincipalResolver: new("app.Resolver")}, nil},
+		"a queue with time":    {runtimeconfig.Options{PrincipalResolver: new("r"), Broker: runtimeconfig.Broker{Flavor: new("queue"), WorkerTimeoutCeiling: new(120.0)}}, nil},
+		"a queue without":      {runtimeconfig.Options{PrincipalResolver: new("r"), Broker: runtimeconfig.Broker{Flavor: new("queue"), WorkerTimeoutCeiling: new(119.5)}}, []string{"policy.timeout"}},
+		"threads have no such": {runtimeconfig.Options{PrincipalResolver: new("r"), Broker: runtimeconfig.Broker{WorkerTimeoutCeiling: new(1.0)}}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := runtimeconfig.Render([]*sandboxcore.Profile{&p}, c.o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var at []string
+			for _, w := range got.Warnings {
+				at = append(at, w.Dimension)
+			}
+			if !slices.Equal(at, c.want) {
+				t.Errorf("warnings %v", got.Warnings)
+			}
+		})
+	}
+}
+
+func snapshot(p sandboxcore.Profile) sandboxcore.Profile {
+	p.Settings["snapshot"] = "base"
+	return p
 }
 
 func profile(kind sandboxcore.BackendType, pol sandboxcore.Policy) sandboxcore.Profile {
@@ -377,4 +420,38 @@ func asserted(p sandboxcore.Profile) sandboxcore.Profile {
 func lax(p sandboxcore.Profile) sandboxcore.Profile {
 	p.Policy.Strict = false
 	return p
+}
+
+// TestGoldenSpecsAreWhole: the golden files show every setting that a profile of the backend can have, so that a new one is
+// either written or listed as omitted before it is released.
+func TestGoldenSpecsAreWhole(t *testing.T) {
+	for _, f := range backends.Registry().Factories() {
+		set := map[string]bool{}
+		var note func(at string, v any)
+		note = func(at string, v any) {
+			set[at] = true
+			if m, ok := v.(sandboxcore.Settings); ok {
+				v = map[string]any(m)
+			}
+			if m, ok := v.(map[string]any); ok {
+				for k, e := range m {
+					note(at+"."+k, e)
+				}
+			}
+		}
+		for _, p := range parse(t, full[f.Type]...) {
+			note(string(f.Type), p.Settings)
+		}
+		var missing func(at string, settings []sandboxcore.Setting)
+		missing = func(at string, settings []sandboxcore.Setting) {
+			for _, s := range settings {
+				if name := at + "." + s.Name; !set[name] {
+					t.Errorf("no spec sets %s", name)
+				} else {
+					missing(name, s.Fields)
+				}
+			}
+		}
+		missing(string(f.Type), f.Settings)
+	}
 }
