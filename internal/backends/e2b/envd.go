@@ -137,11 +137,16 @@ type entryInfo struct {
 	Path string      `json:"path"`
 	Size json.Number `json:"size"`
 	Mode uint32      `json:"mode"`
+	// Target of a symbolic link.
+	Target string `json:"symlinkTarget"`
 }
 
 type empty struct{}
 
-const fileTypeFile = "FILE_TYPE_FILE"
+const (
+	fileTypeFile    = "FILE_TYPE_FILE"
+	fileTypeSymlink = "FILE_TYPE_SYMLINK"
+)
 
 // codec is Connect's JSON codec for plain structs. It has the name of the codec that it replaces.
 type codec struct{}

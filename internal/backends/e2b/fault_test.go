@@ -170,6 +170,35 @@ func TestFaultsOfTheAPI(t *testing.T) {
 				p.Policy.NetworkEgress, p.Policy.NetworkAllow = sandboxcore.NetworkAllowlist, []string{"192.0.2.0/24"}
 			}), w.s.info.Marks)
 		}},
+		{"wake", 3, false, func(ctx context.Context, w *world) error {
+			w.peer.Pause(w.s.info.NativeID)
+			w.s.info.Status, w.s.info.Dormant = sandboxcore.StatusPaused, true
+			_, err := w.s.wake(ctx, w.s.o.idle)
+			return err
+		}},
+		{"renewal by a refresh", 3, false, func(ctx context.Context, w *world) error {
+			e := w.e.b.options
+			w.e.b.options = func(s sandboxcore.Settings, idle float64) options {
+				o := e(s, idle)
+				o.renewOnRefresh = true
+				return o
+			}
+			w.e.listing.drop()
+			_, err := w.e.Find(ctx, w.s.info.NativeID, false)
+			return err
+		}},
+		{"live policy", 1, false, func(ctx context.Context, w *world) error {
+			return w.e.ReadLive(ctx, w.s.info.NativeID, profile())
+		}},
+		{"measurements", 2, false, func(ctx context.Context, w *world) error {
+			got := w.e.Measure(ctx, []string{w.s.info.NativeID})
+			for id, facts := range got {
+				if id != w.s.info.NativeID || len(facts) > 7 {
+					return fmt.Errorf("%v", got)
+				}
+			}
+			return nil
+		}},
 		{"offers", 1, false, func(ctx context.Context, w *world) error {
 			_, err := w.e.Offers(ctx)
 			return err
@@ -325,6 +354,102 @@ func TestRunFaults(t *testing.T) {
 			}
 			if err != nil && strings.Contains(err.Error(), s.session.token) {
 				t.Errorf("%s: the token is in the error", name)
+			}
+		}
+	}
+}
+
+// TestFileFaults: each call for a file failing in each way. A read gives the whole content or an error, a write leaves the
+// old content or the new one and nothing besides, and a file is absent only if the daemon says so.
+func TestFileFaults(t *testing.T) {
+	peer := newPeer(t, e2bpeer.Options{})
+	s := create(t, dial(t, provider(peer)), profile(set(keyAllowPublicTraffic, true)))
+	const before, after = "the old content", "the new content, which is longer"
+	for _, f := range faults() {
+		for n := int64(1); n <= 3; n++ {
+			for _, op := range []string{"read", "write", "remove"} {
+				name := fmt.Sprintf("%s, %s, call %d", op, f.name, n)
+				if err := s.WriteFile(t.Context(), "file", []byte(before), 0o640); err != nil {
+					t.Fatal(err)
+				}
+				m, err := dial(t, provider(peer), quick).Find(t.Context(), s.info.NativeID, true)
+				if err != nil {
+					t.Fatal(err)
+				}
+				strike(peer, "sandbox", n, false, f)
+				var got []byte
+				switch op {
+				case "read":
+					got, _, err = m.ReadFile(t.Context(), "file", 1<<20)
+				case "write":
+					err = m.WriteFile(t.Context(), "file", []byte(after), 0o640)
+				case "remove":
+					err = m.RemoveFile(t.Context(), "file")
+				}
+				peer.Intercept(nil)
+				if err != nil && (strings.Contains(err.Error(), s.session.token) || strings.Contains(err.Error(), peer.Key())) {
+					t.Errorf("%s: a secret is in the error", name)
+				}
+				if errors.Is(err, fs.ErrNotExist) && !strings.HasPrefix(f.name, "404") {
+					t.Errorf("%s: taken for absent: %v", name, err)
+				}
+				if errors.Is(err, fs.ErrNotExist) && (strings.Contains(f.name, "HTML") || strings.Contains(f.name, "empty")) {
+					t.Errorf("%s: somebody else's 404 was taken for absent: %v", name, err)
+				}
+				is, _, rerr := s.ReadFile(t.Context(), "file", 1<<20)
+				switch {
+				case op == "read" && err == nil && string(got) != before:
+					t.Errorf("%s: read %q", name, got)
+				case op == "write" && (rerr != nil || string(is) != before && string(is) != after || err == nil && string(is) != after):
+					t.Errorf("%s: %v, and it is %q, %v", name, err, is, rerr)
+				case op == "remove" && err == nil && !errors.Is(rerr, fs.ErrNotExist):
+					t.Errorf("%s: removed, and there", name)
+				}
+			}
+		}
+	}
+	d, err := s.daemon(s.o.user)
+	if err != nil {
+		t.Fatal(err)
+	}
+	no := false
+	out, _, err := d.small(t.Context(), &startRequest{Stdin: &no, Process: processConfig{Cmd: "/bin/sh", Args: []string{"-c", "find ~ -name '.agentkernel-*' | wc -l"}}})
+	if err != nil || strings.TrimSpace(out) != "0" {
+		t.Errorf("parts of uploads left after all faults: %s %v", strings.TrimSpace(out), err)
+	}
+}
+
+// TestStdinFaults: the calls that bring input. The program gets all of it and its end, or the run is no success.
+func TestStdinFaults(t *testing.T) {
+	peer := newPeer(t, e2bpeer.Options{})
+	s := create(t, dial(t, provider(peer)), profile())
+	input := bytes.Repeat([]byte("0123456789abcdef"), 3*stdinChunk/16)
+	for _, f := range faults() {
+		for _, call := range []string{"/SendInput", "/CloseStdin"} {
+			name := f.name + ", " + call
+			m, err := dial(t, provider(peer), quick).Find(t.Context(), s.info.NativeID, true)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var n atomic.Int64
+			peer.Intercept(func(_ string, w http.ResponseWriter, r *http.Request, next http.Handler) {
+				if strings.HasSuffix(r.URL.Path, call) && n.Add(1) == 1 {
+					if f.after {
+						body, _ := io.ReadAll(r.Body)
+						r.Body = io.NopCloser(bytes.NewReader(body))
+						next.ServeHTTP(httptest.NewRecorder(), r.Clone(r.Context()))
+					}
+					f.serve(w, r)
+					return
+				}
+				next.ServeHTTP(w, r)
+			})
+			var out bytes.Buffer
+			res, err := m.Run(t.Context(), sandboxcore.RunRequest{Kind: sandboxcore.RunCommand, Argv: []string{"wc", "-c"}, Stdin: input, Timeout: 1500 * time.Millisecond, Grace: 100 * time.Millisecond}, &out, io.Discard)
+			peer.Intercept(nil)
+			checkFault(t, name, peer, err)
+			if err == nil && (res.ExitCode != 0 || strings.TrimSpace(out.String()) != fmt.Sprint(len(input))) {
+				t.Errorf("%s: a success, and the program read %s of %d", name, strings.TrimSpace(out.String()), len(input))
 			}
 		}
 	}

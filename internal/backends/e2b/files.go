@@ -111,49 +111,95 @@ func (s *sandbox) ReadFile(ctx context.Context, name string, limit int64) ([]byt
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, s.e.times.upload, errNoAnswer)
 	defer cancel()
+	// The content has to be as long as the daemon says the file is, or something in between answered in its place.
+	for attempt := 0; ; attempt++ {
+		content, mode, size, err := s.readOnce(ctx, d, name, limit, attempted)
+		if err != nil || size < 0 || size == int64(len(content)) {
+			return content, mode, err
+		}
+		if attempt >= 3 {
+			return nil, 0, fmt.Errorf("%s: %d bytes came of %d; it changes while it is read, or what answered is not the sandbox", attempted, len(content), size)
+		}
+	}
+}
+
+// readOnce reads a file and gives its size as the daemon tells it, negative if that says nothing: kernels tell no size of
+// their own files.
+func (s *sandbox) readOnce(ctx context.Context, d *daemon, name string, limit int64, attempted string) (content []byte, mode fs.FileMode, size int64, err error) {
 	info, err := d.stat(ctx, name)
 	if isRPC(err, "not_found") {
-		return nil, 0, fmt.Errorf("%s: %w", sandboxcore.Printable(name), fs.ErrNotExist)
+		return nil, 0, 0, fmt.Errorf("%s: %w", sandboxcore.Printable(name), fs.ErrNotExist)
 	}
 	if err != nil {
-		return nil, 0, s.dataFailure(ctx, err, sandboxcore.CodeUnreachable, attempted)
+		return nil, 0, 0, s.dataFailure(ctx, err, sandboxcore.CodeUnreachable, attempted)
 	}
-	if info.Type == "FILE_TYPE_SYMLINK" {
+	size = -1
+	if info.Type == fileTypeSymlink {
 		// What it leads to is looked at by the read itself; a link to something else than a file is refused there.
-		info.Type, info.Size = fileTypeFile, "0"
+		if to := d.resolve(ctx, name, info); to != nil {
+			info = to
+		}
 	}
-	size, _ := info.Size.Int64() // absent: 0
-	if info.Type != fileTypeFile {
-		return nil, 0, fmt.Errorf("%s is no regular file", sandboxcore.Printable(name))
+	switch info.Type {
+	case fileTypeFile:
+		size, _ = info.Size.Int64() // absent: 0
+	case fileTypeSymlink:
+	default:
+		return nil, 0, 0, fmt.Errorf("%s is no regular file", sandboxcore.Printable(name))
 	}
 	if size > limit {
-		return nil, 0, fmt.Errorf("%s has %d bytes, more than %d", sandboxcore.Printable(name), size, limit)
+		return nil, 0, 0, fmt.Errorf("%s has %d bytes, more than %d", sandboxcore.Printable(name), size, limit)
 	}
 	req, err := d.fileRequest(ctx, http.MethodGet, name, http.NoBody)
 	if err != nil {
-		return nil, 0, err
+		return nil, 0, 0, err
 	}
 	res, err := d.e.data.Do(req)
 	if err != nil {
 		err = stripURL(err)
 		a, ok := statusOf(err)
 		switch {
-		case ok && a.status == http.StatusNotFound && a.shaped && !a.proxied:
-			return nil, 0, fmt.Errorf("%s: %w", sandboxcore.Printable(name), fs.ErrNotExist)
-		case ok && a.status == http.StatusBadRequest:
-			return nil, 0, fmt.Errorf("%s is no regular file", sandboxcore.Printable(name))
+		case ok && a.status == http.StatusNotFound && a.message != "" && !a.proxied:
+			return nil, 0, 0, fmt.Errorf("%s: %w", sandboxcore.Printable(name), fs.ErrNotExist)
+		case ok && a.status == http.StatusBadRequest && a.message != "":
+			return nil, 0, 0, fmt.Errorf("%s is no regular file", sandboxcore.Printable(name))
 		}
-		return nil, 0, s.dataFailure(ctx, sent(ctx, err), sandboxcore.CodeUnreachable, attempted)
+		return nil, 0, 0, s.dataFailure(ctx, sent(ctx, err), sandboxcore.CodeUnreachable, attempted)
 	}
 	defer res.Body.Close()
-	content, err := io.ReadAll(io.LimitReader(res.Body, limit+1))
+	content, err = io.ReadAll(io.LimitReader(res.Body, limit+1))
 	if err != nil {
-		return nil, 0, s.dataFailure(ctx, sent(ctx, err), sandboxcore.CodeUnreachable, attempted)
+		return nil, 0, 0, s.dataFailure(ctx, sent(ctx, err), sandboxcore.CodeUnreachable, attempted)
 	}
 	if int64(len(content)) > limit {
-		return nil, 0, fmt.Errorf("%s has more than %d bytes", sandboxcore.Printable(name), limit)
+		return nil, 0, 0, fmt.Errorf("%s has more than %d bytes", sandboxcore.Printable(name), limit)
 	}
-	return content, fs.FileMode(info.Mode) & fs.ModePerm, nil
+	if size == 0 && (strings.HasPrefix(path.Clean(name), "/proc/") || strings.HasPrefix(path.Clean(name), "/sys/")) {
+		size = -1
+	}
+	return content, fs.FileMode(info.Mode) & fs.ModePerm, size, nil
+}
+
+// resolve follows a symbolic link to its end; nil if the daemon does not say where it leads.
+func (d *daemon) resolve(ctx context.Context, name string, info *entryInfo) *entryInfo {
+	for range 10 {
+		if info.Type != fileTypeSymlink {
+			return info
+		}
+		if info.Target == "" || strings.HasPrefix(info.Target, "..") || strings.Contains(info.Target, "/..") { // a directory on the way may be a link, too
+			return nil
+		}
+		if !path.IsAbs(info.Target) {
+			name = path.Join(path.Dir(name), info.Target)
+		} else {
+			name = info.Target
+		}
+		var err error
+		if info, err = d.stat(ctx, name); err != nil {
+			return nil
+		}
+	}
+	return nil
 }
 
 // WriteFile uploads beside the place and moves into it, so that nobody sees half a file.
@@ -170,10 +216,13 @@ func (s *sandbox) WriteFile(ctx context.Context, name string, content []byte, mo
 	if base == "" {
 		return fmt.Errorf("%s is no name of a file", sandboxcore.Printable(name))
 	}
-	if err := d.upload(ctx, temporary, content); err != nil {
-		return s.dataFailure(ctx, err, sandboxcore.CodeUnreachable, attempted)
+	err = d.upload(ctx, temporary, content)
+	if err != nil {
+		err = s.dataFailure(ctx, err, sandboxcore.CodeUnreachable, attempted)
+	} else {
+		err = s.helper(ctx, d, attempted, writer, plain(temporary), plain(name), fmt.Sprintf("%04o", mode.Perm()))
 	}
-	if err := s.helper(ctx, d, attempted, writer, plain(temporary), plain(name), fmt.Sprintf("%04o", mode.Perm())); err != nil {
+	if err != nil { // what was brought may be there all the same
 		_ = sandboxcore.WithCleanup(ctx, func(ctx context.Context) error {
 			return s.helper(ctx, d, attempted, `rm -f -- "$1"`, plain(temporary))
 		})

@@ -10,6 +10,7 @@ import (
 	"maps"
 	"net/http"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -72,12 +73,15 @@ type run struct {
 	began    time.Time
 
 	started chan struct{} // closed at the start event
+	starved chan struct{} // closed when input could not be brought
 	done    chan struct{} // closed when the stream is over
 	// What the stream said; to be read after done.
 	pid      uint32
 	end      *endEvent
 	err      error
 	writeErr error
+	// What became of the input; to be read after starved.
+	inputErr error
 }
 
 // Run runs one request. The process is started once and never again, whatever happens to the connection.
@@ -117,13 +121,14 @@ func (s *sandbox) Run(ctx context.Context, req sandboxcore.RunRequest, stdout, s
 		}
 		return res, err
 	}
-	r := &run{s: s, req: req, id: newRunID(), started: make(chan struct{}), done: make(chan struct{})}
+	r := &run{s: s, req: req, id: newRunID(), started: make(chan struct{}), starved: make(chan struct{}), done: make(chan struct{})}
 	if r.daemon, err = s.daemon(s.o.user); err != nil {
 		return sandboxcore.RunResult{}, err
 	}
 	if code != nil || req.Kind != sandboxcore.RunCommand {
 		r.codeFile = "/tmp/.agentkernel-" + r.id
 		if err := r.daemon.upload(ctx, r.codeFile, code); err != nil {
+			_, _ = r.kill(ctx, 0) // it removes the file, which may be there all the same
 			return sandboxcore.RunResult{}, s.dataFailure(ctx, err, sandboxcore.CodeProvision, "the code could not be brought into the sandbox; nothing ran")
 		}
 	}
@@ -212,6 +217,11 @@ func (r *run) await(ctx context.Context, cancel context.CancelFunc) (sandboxcore
 	select {
 	case <-r.done:
 		return r.finish(ctx)
+	case <-r.starved:
+		res, err := r.unfed(ctx)
+		cancel()
+		<-r.done
+		return res, err
 	case <-ctx.Done():
 		cancel()
 		<-r.done
@@ -308,11 +318,44 @@ func (r *run) feed(ctx context.Context) {
 	for len(data) > 0 {
 		n := min(len(data), stdinChunk)
 		if err := r.daemon.sendInput(ctx, to, data[:n]); err != nil {
-			break
+			if !readsNoMore(err) && ctx.Err() == nil {
+				r.inputErr = err
+				close(r.starved)
+			}
+			return
 		}
 		data = data[n:]
 	}
-	_ = r.daemon.closeStdin(ctx, to)
+	// Closing twice is closing once.
+	for range 3 {
+		if err := r.daemon.closeStdin(ctx, to); err == nil || readsNoMore(err) || r.s.e.times.wait(ctx, r.s.e.times.poll) != nil {
+			return
+		}
+	}
+}
+
+// readsNoMore reports what envd itself says of a program that has ended or closed its input. Any other error may have kept
+// input from a program that still wants it.
+func readsNoMore(err error) bool {
+	if isRPC(err, "not_found") || isRPC(err, "failed_precondition") {
+		return true
+	}
+	said := err.Error()
+	return isRPC(err, "internal") && (strings.Contains(said, "broken pipe") || strings.Contains(said, "closed"))
+}
+
+// unfed ends a program that did not get all of its input: it would take a part for the whole.
+func (r *run) unfed(ctx context.Context) (sandboxcore.RunResult, error) {
+	left, err := r.kill(ctx, 0)
+	e := &sandboxcore.Error{
+		Code: sandboxcore.CodeUnknownOutcome, Attempted: "the input of the run could not be brought to it", Object: r.s.object(), Err: quietCause(rootCause(r.inputErr)),
+		Said: "The program did not get all of it. Every process that carries the mark of the run was ended because of it.",
+		Next: "Find out what it had done by then before it runs again: nothing is repeated by itself.",
+	}
+	if err != nil || left > 0 {
+		e.Said = "The program did not get all of it, and it may go on."
+	}
+	return r.partial(), e
 }
 
 // finish judges a stream that is over.
@@ -324,6 +367,11 @@ func (r *run) finish(ctx context.Context) (sandboxcore.RunResult, error) {
 		return r.broken(ctx)
 	}
 	out := sandboxcore.RunResult{ExitCode: r.end.ExitCode, Duration: r.s.e.b.now().Sub(r.began)}
+	select {
+	case <-r.starved:
+		return r.unfed(ctx)
+	default:
+	}
 	left, err := r.kill(ctx, 0)
 	if err != nil || left > 0 {
 		out.Notice = noticeLeft
