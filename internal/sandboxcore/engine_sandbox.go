@@ -311,7 +311,7 @@ func (e *Engine) LiveSpec(ctx context.Context, t BackendType, info SandboxInfo) 
 	}
 	p, err := e.cfg.Registry.ParseSpec(info.Marks.Spec)
 	if err != nil {
-		return info.Marks.Spec, nil //nolint:nilerr // whoever uses the spec is told what is wrong with it
+		return info.Marks.Spec, nil // whoever uses the spec is told what is wrong with it
 	}
 	if err := live.ReadLive(ctx, info.NativeID, p); err != nil {
 		return "", err

@@ -170,7 +170,10 @@ func (reg *Registry) ParseSpec(spec string) (*Profile, error) {
 		return nil, bad("it has no version \"v\".", nil)
 	}
 	if *head.V > SpecVersion {
-		return nil, bad(fmt.Sprintf("it has version %d, and this provider reads up to %d; use a newer provider.", *head.V, SpecVersion), nil)
+		return nil, &Error{
+			Code: CodeSpec, Attempted: "the spec was refused", Said: fmt.Sprintf("it has version %d, and this provider reads up to %d.", *head.V, SpecVersion),
+			Next: "Use the release of the provider that wrote it, or a newer one; nothing of it was read.",
+		}
 	}
 	if *head.V != SpecVersion {
 		return nil, bad(fmt.Sprintf("there is no spec version %d.", *head.V), nil)

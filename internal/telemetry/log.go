@@ -3,6 +3,7 @@ package telemetry
 import (
 	"context"
 	"log/slog"
+	"strings"
 
 	"github.com/go-logr/logr"
 	"go.opentelemetry.io/otel/codes"
@@ -12,19 +13,16 @@ import (
 
 // status is the status of a span that failed: the codes, never the text of an error.
 func status(all []sandboxcore.Code) (codes.Code, string) {
-	text := ""
+	names := make([]string, len(all))
 	for i, c := range all {
-		if i > 0 {
-			text += " "
-		}
-		text += string(c)
+		names[i] = string(c)
 	}
-	return codes.Error, text
+	return codes.Error, strings.Join(names, " ")
 }
 
 // sink takes what the SDK says about itself. Only the messages, which are fixed texts: their values may be parts of
 // OTEL_EXPORTER_OTLP_HEADERS.
-type sink struct{}
+type sink struct{ ctx context.Context }
 
 var _ logr.LogSink = sink{}
 
@@ -33,12 +31,12 @@ func (sink) Init(logr.RuntimeInfo) {}
 // Enabled gives what is a warning or worse.
 func (sink) Enabled(level int) bool { return level <= 1 }
 
-func (sink) Info(_ int, msg string, _ ...any) {
-	slog.WarnContext(context.Background(), "traces", "sdk", msg)
+func (s sink) Info(_ int, msg string, _ ...any) {
+	slog.WarnContext(s.ctx, "traces", "sdk", msg)
 }
 
-func (sink) Error(_ error, msg string, _ ...any) {
-	slog.WarnContext(context.Background(), "traces", "sdk", msg)
+func (s sink) Error(_ error, msg string, _ ...any) {
+	slog.WarnContext(s.ctx, "traces", "sdk", msg)
 }
 
 func (s sink) WithValues(...any) logr.LogSink { return s }

@@ -63,7 +63,7 @@ func Start(ctx context.Context, version string) *Tracing {
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) {
 		slog.WarnContext(ctx, "traces", "error", sandboxcore.Printable(err.Error()))
 	}))
-	otel.SetLogger(logr.New(sink{}))
+	otel.SetLogger(logr.New(sink{ctx}))
 	exporter, err := newExporter(ctx, protocol)
 	if err != nil {
 		slog.WarnContext(ctx, "no traces are sent", "reason", sandboxcore.Printable(err.Error()))
@@ -204,8 +204,12 @@ func kindOf(k sandboxcore.SpanKind) trace.SpanKind {
 func attributesOf(f sandboxcore.SpanFacts) []attribute.KeyValue {
 	var out []attribute.KeyValue
 	for _, a := range []struct{ key, value string }{
-		{"agentkernel.construct", f.Construct}, {"agentkernel.change", f.Change}, {"agentkernel.backend", string(f.Backend)}, {"agentkernel.id", f.ID},
-		{"agentkernel.run_id", f.RunID}, {"agentkernel.fingerprint", f.Fingerprint},
+		{"agentkernel.construct", f.Construct},
+		{"agentkernel.change", f.Change},
+		{"agentkernel.backend", string(f.Backend)},
+		{"agentkernel.id", f.ID},
+		{"agentkernel.run_id", f.RunID},
+		{"agentkernel.fingerprint", f.Fingerprint},
 	} {
 		if a.value != "" {
 			out = append(out, attribute.String(a.key, a.value))

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -244,9 +245,7 @@ func TestNothingIsTracedUnlessAskedFor(t *testing.T) {
 			if name != "nothing set" {
 				set = map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": on["OTEL_EXPORTER_OTLP_ENDPOINT"]}
 			}
-			for k, v := range c.set {
-				set[k] = v
-			}
+			maps.Copy(set, c.set)
 			environment(t, set)
 			tracing := telemetry.Start(t.Context(), "x")
 			if tracing.Tracer() != nil {
