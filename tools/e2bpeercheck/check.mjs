@@ -1,6 +1,7 @@
 // What an ordinary user of the official SDK does, step by step. Each step throws when the peer behaves otherwise than
 // E2B; the last line counts them.
 import assert from 'node:assert/strict'
+import { Sandbox as Interpreter } from '@e2b/code-interpreter'
 import { CommandExitError, NotFoundError, Sandbox, SandboxNotFoundError, TimeoutError } from 'e2b'
 
 let steps = 0
@@ -173,6 +174,46 @@ await step('traffic tokens', async () => {
   await closed.kill()
 })
 
+await step('metrics', async () => {
+  const [m] = await sandbox.getMetrics()
+  assert(m.memUsed > 0 && m.cpuCount === 2, JSON.stringify(m))
+})
+
+await step('code interpreter: state, output, results, errors, environment, contexts', async () => {
+  const i = await Interpreter.create({ timeoutMs: 60_000, envs: { OF_SANDBOX: 'box' } })
+  let seen = ''
+  let r = await i.runCode('import os, sys\nx = 41\nprint("out")\nprint("err", file=sys.stderr)\nos.environ["OF_SANDBOX"], os.environ["OF_RUN"]', {
+    envs: { OF_RUN: 'run' },
+    onStdout: (m) => { seen += m.line },
+  })
+  assert.equal(r.error, undefined)
+  assert.equal(seen, 'out\n')
+  assert.equal(r.logs.stderr.join(''), 'err\n')
+  assert.match(r.text, /box.*run/)
+  r = await i.runCode('x + 1')
+  assert.equal(r.text, '42')
+  assert.equal(r.executionCount, 2)
+  r = await i.runCode('raise ValueError("no")')
+  assert.equal(r.error.name, 'ValueError')
+  assert.equal(r.error.value, 'no')
+  assert.match(r.error.traceback, /ValueError/)
+  r = await i.runCode('import os; os._exit(1)')
+  assert.equal(r.error.name, 'ContextRestarting')
+  r = await i.runCode('print("x" in globals())')
+  assert.equal(r.logs.stdout.join(''), 'False\n')
+  const context = await i.createCodeContext({ cwd: '/tmp' })
+  r = await i.runCode('import os; os.getcwd()', { context })
+  assert.match(r.text, /\/tmp/)
+  r = await i.runCode('y=1; echo $((y + 1))', { language: 'bash' })
+  assert.equal(r.logs.stdout.join(''), '2\n')
+  await assert.rejects(i.runCode('1', { language: 'cobol' }), /500/)
+  await assert.rejects(i.runCode('1', { context: { id: 'no-such', language: 'python', cwd: '/' } }), /not found/i)
+  await assert.rejects(i.runCode('import time; time.sleep(60)', { timeoutMs: 500 }), TimeoutError)
+  r = await i.runCode('print("free")')
+  assert.equal(r.logs.stdout.join(''), 'free\n')
+  assert.equal(await i.kill(), true)
+})
+
 await step('kill', async () => {
   assert.equal(await sandbox.kill(), true)
   assert.equal(await Sandbox.kill(sandbox.sandboxId), false)
@@ -181,3 +222,4 @@ await step('kill', async () => {
 })
 
 console.log(`every step passed: ${steps}`)
+process.exit(0) // connections that are kept alive hold nobody up
