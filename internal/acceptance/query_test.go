@@ -268,12 +268,15 @@ func TestOrphanIsFoundAndImported(t *testing.T) {
 				t.Errorf("listed   %s\nimported %s %s", listed[0].Resource.JSON(), imported.JSON(), d)
 			}
 
-			// With a configuration that Terraform writes.
-			heir := newStack(t, secretHCL+fmt.Sprintf("import {\n  to = agentkernel_sandbox.s\n  id = %q\n}\n", id))
+			// With a configuration that Terraform writes. While there is none, Terraform 1.16 looks for a provider of its own
+			// maker unless one is named; as soon as there is one, none may be named.
+			block := fmt.Sprintf("import {\n  to = agentkernel_sandbox.s\n  id = %q\n}\n", id)
+			heir := newStack(t, secretHCL+strings.Replace(block, "{", "{\n  provider = agentkernel", 1))
 			heir.destroyAtEnd(t)
 			if out := heir.must(t, "plan", "-generate-config-out=generated.tf"); !strings.Contains(out, c.plan) {
 				t.Errorf("planned:\n%s", out)
 			}
+			heir.write(t, secretHCL+block)
 			heir.apply(t)
 			heir.wantEmptyPlan(t)
 			generated, err := os.ReadFile(filepath.Join(heir.dir, "generated.tf"))
@@ -310,4 +313,109 @@ output "said" { value = agentkernel_exec.e.stdout }
 			}
 		})
 	}
+}
+
+const actionHCL = `
+provider "agentkernel" {
+  secrets = { token = "hunter2hunter2" }
+}
+data "agentkernel_profile" "p" {
+  name   = "look"
+  type   = "docker"
+  docker = { image = "IMAGE", pull_policy = "never" }
+  policy = { network_egress = "deny", cpu = 0.5 }
+}
+resource "agentkernel_sandbox" "s" {
+  profile = data.agentkernel_profile.p.spec
+  name    = "NAME"
+  env     = { A = "1" }
+  lifecycle {
+    action_trigger {
+      events  = [after_create]
+      actions = [action.agentkernel_exec.made]
+    }
+  }
+}
+action "agentkernel_exec" "made" {
+  config {
+    binding = agentkernel_sandbox.s.binding
+    script  = "echo triggered > /workspace/f; echo said $A"
+  }
+}
+action "agentkernel_exec" "asked" {
+  config {
+    binding    = agentkernel_sandbox.s.binding
+    script     = "cat /workspace/f; echo said $T"
+    secret_env = { T = "token" }
+  }
+}
+action "agentkernel_exec" "refused" {
+  config {
+    binding  = agentkernel_sandbox.s.binding
+    code     = "1"
+    language = "cobol"
+  }
+}
+`
+
+const listHCL = `
+list "agentkernel_sandbox" "l" {
+  provider = agentkernel
+  config {
+    backend = "docker"
+    name    = "NAME"
+  }
+}
+list "agentkernel_sandbox" "away" {
+  provider = agentkernel
+  config {
+    backend = "e2b"
+  }
+}
+`
+
+// TestQueryAndActionsOfTheCLI is the real look at what the other tests show over the protocol: a CLI that knows list resources
+// and actions accepts them, runs them and takes over what it found.
+func TestQueryAndActionsOfTheCLI(t *testing.T) {
+	testenv.Require(t, testenv.Docker, testenv.Queries, testenv.Actions, testenv.Identity)
+	name := fmt.Sprintf("look-%d", os.Getpid())
+	replaced := strings.NewReplacer("IMAGE", testenv.Image("python"), "NAME", name)
+	s := newStack(t, replaced.Replace(actionHCL))
+	s.destroyAtEnd(t)
+	if out := s.apply(t); !strings.Contains(out, "said 1") || !strings.Contains(out, "Actions: 1 invoked") {
+		t.Errorf("the trigger ran nothing:\n%s", out)
+	}
+	s.wantEmptyPlan(t)
+	out := s.must(t, "apply", "-auto-approve", "-invoke=action.agentkernel_exec.asked")
+	if !strings.Contains(out, "triggered") || !strings.Contains(out, "said ***") || strings.Contains(out, "hunter2") {
+		t.Errorf("asked for, it says:\n%s", out)
+	}
+	if code, out := s.run(t, "apply", "-auto-approve", "-invoke=action.agentkernel_exec.refused"); code == 0 || !strings.Contains(out, "AK4001") {
+		t.Errorf("refused with status %d:\n%s", code, out)
+	}
+
+	if err := os.WriteFile(filepath.Join(s.dir, "look.tfquery.hcl"), []byte(replaced.Replace(listHCL)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	code, out := s.run(t, "query")
+	if id := s.state(t)["agentkernel_sandbox.s"].text("id"); code == 0 || !strings.Contains(out, name+" ("+id+")") || !strings.Contains(out, "AK5010") {
+		t.Errorf("the query ended with %d:\n%s", code, out)
+	}
+	only, _, _ := strings.Cut(replaced.Replace(listHCL), `list "agentkernel_sandbox" "away"`)
+	if err := os.WriteFile(filepath.Join(s.dir, "look.tfquery.hcl"), []byte(only), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s.must(t, "query", "-generate-config-out=generated.tf")
+	generated, err := os.ReadFile(filepath.Join(s.dir, "generated.tf"))
+	if err == nil {
+		err = os.Remove(filepath.Join(s.dir, "generated.tf")) // it is for another state
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	heir := newStack(t, string(generated)) // with an import by identity in it
+	if out := heir.apply(t); !strings.Contains(out, "1 imported, 0 added, 0 changed, 0 destroyed") {
+		t.Errorf("the import changes something:\n%s\n%s", generated, out)
+	}
+	heir.wantEmptyPlan(t)
 }
