@@ -4,7 +4,6 @@ package ssmpeer
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -178,15 +177,16 @@ func (c *command) run() {
 		return
 	}
 	var stdout, stderr bytes.Buffer
-	cmd := exec.Command("sh", script) //nolint:noctx // #nosec G204 -- its end is that of the agent: cancelled, timed out, closed
+	program, argv := "sh", []string{script}
 	if house != nil {
 		id := house.idOf(house.own.Agent)
 		if err := errors.Join(os.Chown(dir, id, id), os.Chown(script, id, id)); err != nil {
 			c.set(State{Status: "Failed", Details: "Failed", Code: -1, Stderr: err.Error()})
 			return
 		}
-		cmd = house.command(context.Background(), house.own.Agent, "sh", filepath.Join(inside, filepath.Base(dir), "_script.sh"))
+		program, argv = "nsenter", house.enter(house.own.Agent, "sh", filepath.Join(inside, filepath.Base(dir), "_script.sh"))
 	}
+	cmd := exec.Command(program, argv...) //nolint:noctx // #nosec G204 -- its end is that of the agent: cancelled, timed out, closed
 	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, &stdout, &stderr
 	cmd.Env = []string{"PATH=" + c.machine.Path, "HOME=/root", "LANG=C.UTF-8", c.p.mark}
 	if d := c.in.Parameters["workingDirectory"]; len(d) == 1 && d[0] != "" {

@@ -67,13 +67,13 @@ func (p *Peer) build(own Own) (*house, error) {
 		return nil, err
 	}
 	h := &house{own: own, dir: dir}
-	passwd, group, shadow := "root:x:0:0::/root:/bin/sh\n", "root:x:0:\n", "root:*:19000:0:99999:7:::\n"
+	accounts, group, shadow := "root:x:0:0::/root:/bin/sh\n", "root:x:0:\n", "root:*:19000:0:99999:7:::\n"
 	for i, u := range own.Users {
-		passwd += fmt.Sprintf("%s:x:%d:%d::/tmp/home-%s:/bin/sh\n", u, FirstUser+i, FirstUser+i, u)
+		accounts += fmt.Sprintf("%s:x:%d:%d::/tmp/home-%s:/bin/sh\n", u, FirstUser+i, FirstUser+i, u)
 		group += fmt.Sprintf("%s:x:%d:\n", u, FirstUser+i)
 		shadow += u + ":*:19000:0:99999:7:::\n"
 	}
-	for name, content := range map[string]string{"passwd": passwd, "group": group, "shadow": shadow, "sudoers": own.Sudoers} {
+	for name, content := range map[string]string{"passwd": accounts, "group": group, "shadow": shadow, "sudoers": own.Sudoers} {
 		mode := os.FileMode(0o644)
 		if name == "shadow" || name == "sudoers" {
 			mode = 0o400
@@ -86,8 +86,8 @@ func (p *Peer) build(own Own) (*house, error) {
 		return nil, err
 	}
 	// It lives as long as its standard input is open, and --kill-child ends it with unshare.
-	h.init = exec.Command("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", setUp, "sh", dir)
-	h.init.Args = append(h.init.Args, own.Missing...) //nolint:noctx // #nosec G204 -- Close ends it
+	argv := append([]string{"--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", setUp, "sh", dir}, own.Missing...)
+	h.init = exec.Command("unshare", argv...) //nolint:noctx // #nosec G204 -- Close ends it
 	h.init.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", p.mark}
 	var said strings.Builder
 	h.init.Stderr = &said
@@ -137,9 +137,13 @@ func (h *house) idOf(user string) int {
 
 // command is a program in the machine, as one of its users (empty: root).
 func (h *house) command(ctx context.Context, user string, argv ...string) *exec.Cmd {
+	return exec.CommandContext(ctx, "nsenter", h.enter(user, argv...)...) // #nosec G204 -- a test's own
+}
+
+func (h *house) enter(user string, argv ...string) []string {
 	id := strconv.Itoa(h.idOf(user))
 	enter := []string{"--target", strconv.Itoa(h.pid), "--mount", "--pid", "--", "setpriv", "--reuid", id, "--regid", id, "--clear-groups"}
-	return exec.CommandContext(ctx, "nsenter", append(enter, argv...)...) // #nosec G204 -- a test's own
+	return append(enter, argv...)
 }
 
 // Sees runs a shell text as root in a machine of its own, for tests that look around there.

@@ -52,6 +52,8 @@ type Peer struct {
 	Unseen int
 	// Fault is asked before each call; n counts the calls of this action from 1.
 	Fault func(action string, n int) *Fault
+	// Before is called before each call takes effect, and may make it wait.
+	Before func(action string)
 
 	sync.Mutex
 	server   *httptest.Server
@@ -218,7 +220,11 @@ func (p *Peer) handle(w http.ResponseWriter, r *http.Request, body []byte, servi
 	if p.Fault != nil {
 		fault = p.Fault(full, p.counts[full])
 	}
+	before := p.Before
 	p.Unlock()
+	if before != nil {
+		before(full)
+	}
 	var answer any
 	var params map[string]any
 	switch {

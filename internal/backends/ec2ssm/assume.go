@@ -52,11 +52,23 @@ type sessions struct {
 	byKey map[string]*session
 }
 
-// session is one assumed role. Its lock is held while it is assumed, so that everybody who waits gets the one result.
+// session is one assumed role. It is held while the role is assumed, so that everybody who waits gets the one result.
 type session struct {
-	mu    sync.Mutex
+	held  chan struct{} // of one element: whoever could put one in holds it
 	creds aws.Credentials
 }
+
+// hold waits for the session, and gives the error of ctx if that ends first.
+func (s *session) hold(ctx context.Context) error {
+	select {
+	case s.held <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (s *session) release() { <-s.held }
 
 func (s *sessions) of(key string) *session {
 	s.mu.Lock()
@@ -65,7 +77,7 @@ func (s *sessions) of(key string) *session {
 		s.byKey = map[string]*session{}
 	}
 	if s.byKey[key] == nil {
-		s.byKey[key] = &session{}
+		s.byKey[key] = &session{held: make(chan struct{}, 1)}
 	}
 	return s.byKey[key]
 }
@@ -88,8 +100,10 @@ func (a *assumed) Retrieve(ctx context.Context) (aws.Credentials, error) {
 	if err != nil {
 		return aws.Credentials{}, err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	if err := s.hold(ctx); err != nil {
+		return aws.Credentials{}, a.e.failure(ctx, err, "the role of the principal could not be assumed", a.who.EC2SSM.RoleARN)
+	}
+	defer s.release()
 	if s.creds.HasKeys() && a.e.clock.Now().Before(s.creds.Expires.Add(-refreshBefore)) {
 		return s.creds, nil
 	}
@@ -123,8 +137,10 @@ func (a *assumed) drop(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	if err := s.hold(ctx); err != nil {
+		return err
+	}
+	defer s.release()
 	s.creds = aws.Credentials{}
 	return nil
 }

@@ -33,7 +33,7 @@ type ended struct {
 	out    *ssm.GetCommandInvocationOutput
 }
 
-// send starts a command. Only what was refused for being too fast is sent again: a call that was not answered may have
+// send starts a command. Only what was refused for being too fast, or for a session that has ended, is sent again: a call that was not answered may have
 // started it. sent is false when it is certain that nothing was started.
 func (m *machine) send(ctx context.Context, s sending) (command string, sent bool, err error) {
 	in := &ssm.SendCommandInput{
@@ -55,6 +55,7 @@ func (m *machine) send(ctx context.Context, s sending) (command string, sent boo
 			in.OutputS3Region = &s.s3.region
 		}
 	}
+	refreshed := false
 	for attempt, wait := 1, m.e.timings.pollFirst; ; attempt, wait = attempt+1, 2*wait {
 		var out *ssm.SendCommandOutput
 		err = m.e.once(ctx, func(ctx context.Context) (err error) {
@@ -66,6 +67,11 @@ func (m *machine) send(ctx context.Context, s sending) (command string, sent boo
 			return *out.Command.CommandId, true, nil
 		case err == nil:
 			return "", true, m.unknown(s.attempted, "SSM's answer names no command.", nil)
+		case isExpired(err) && !refreshed:
+			// It was refused, so that nothing was started.
+			if refreshed = m.client.forget(ctx); refreshed {
+				continue
+			}
 		case isThrottled(err) && attempt < 8:
 			if m.e.clock.Sleep(ctx, jitter(min(wait, m.e.timings.pollMost))) == nil {
 				continue

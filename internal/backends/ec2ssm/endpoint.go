@@ -197,7 +197,7 @@ func (e *endpoint) Attach(ctx context.Context, p *sandboxcore.Profile) (sandboxc
 	// A page may be empty and still not be the last one.
 	for range 20 {
 		var out *ssm.DescribeInstanceInformationOutput
-		err = e.retry(ctx, func(ctx context.Context) (err error) {
+		err = c.retry(ctx, e, func(ctx context.Context) (err error) {
 			out, err = c.ssm.DescribeInstanceInformation(ctx, in)
 			return err
 		})
@@ -219,6 +219,15 @@ func (e *endpoint) Attach(ctx context.Context, p *sandboxcore.Profile) (sandboxc
 		Next:      "Check that it exists in this region, that its SSM agent runs and reaches the service, and that its instance role (AmazonSSMManagedInstanceCore) or its registration is valid.",
 		Attribute: []string{string(p.Type), keyAttachTo},
 	}
+}
+
+// retry is that of the endpoint, and once more with a new session when AWS says that the one of the principal has ended.
+func (c *client) retry(ctx context.Context, e *endpoint, call func(context.Context) error) error {
+	err := e.retry(ctx, call)
+	if isExpired(err) && c.forget(ctx) {
+		err = e.retry(ctx, call)
+	}
+	return err
 }
 
 // forget drops an assumed session that AWS no longer takes, so that the next call assumes the role anew. It is false when

@@ -123,18 +123,18 @@ func (e *endpoint) failure(ctx context.Context, err error, attempted, object str
 		}
 	case code == "InvalidInstanceId":
 		out.Code, out.Said = sandboxcore.CodeGone, "Systems Manager cannot run commands there: "+said
-		out.Next = "The machine does not exist in this region, is stopped, or its agent is not registered. Check ssm:DescribeInstanceInformation."
+		out.Next = "The machine does not exist in this region, is stopped, or its agent is not registered. aws ssm describe-instance-information shows those that are."
 	case code == "InvalidDocument" || code == "InvalidDocumentVersion" || code == "InvalidParameters":
-		out.Code, out.Said, out.Next = sandboxcore.CodeValue, said, "Name a command document that takes the parameters commands and executionTimeout."
+		out.Code, out.Said, out.Next = sandboxcore.CodeValue, said, "Name a command document that exists in this region and takes the parameters commands and executionTimeout."
 		out.Attribute = []string{string(sandboxcore.BackendEC2SSM), keyDocument}
 	case code == "MaxDocumentSizeExceeded":
-		out.Code, out.Said, out.Next = sandboxcore.CodeValue, said, "Let the run carry less."
+		out.Code, out.Said, out.Next = sandboxcore.CodeValue, said, "Let the run carry less: code, environment, standard input."
 	case isThrottled(err):
 		out.Said, out.Next = "AWS throttles the calls: "+said, "Run fewer at a time (terraform apply -parallelism=…), or later."
 	case code != "":
-		out.Said, out.Next = said, "See the message of AWS."
+		out.Said, out.Next = said, "Mend what the answer of AWS names, then run the command again."
 	case isCredential(err):
-		out.Code, out.Said, out.Next, out.Err = sandboxcore.CodeIdentity, "no AWS credential was found.", "Set access_key and secret_key, or profile, in the provider's aws attribute, or the variables of the AWS tools.", err
+		out.Code, out.Said, out.Next, out.Err = sandboxcore.CodeIdentity, "no AWS credential could be had.", "Set access_key and secret_key, or profile, in the provider's aws attribute, or the variables of the AWS tools; a profile of single sign-on needs aws sso login.", err
 	case isBucket(err):
 		out.Said, out.Next, out.Err = "the service is not well.", "Run the command again later.", err
 	default:

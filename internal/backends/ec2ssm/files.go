@@ -123,8 +123,7 @@ func (m *machine) one(ctx context.Context, k errand, attempted, path string, ahe
 		return nil, &fs.PathError{Op: "open", Path: sandboxcore.Printable(path), Err: fs.ErrNotExist}
 	}
 	if err := m.refused(r, k.runAs); err != nil {
-		var own *sandboxcore.Error
-		if errors.As(err, &own) {
+		if own, ok := errors.AsType[*sandboxcore.Error](err); ok {
 			own.Attempted, own.Said = attempted, strings.TrimSuffix(own.Said, " Nothing ran.")
 		}
 		return nil, err

@@ -3,15 +3,22 @@
 package ec2ssm
 
 import (
+	"bytes"
+	"context"
+	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/agentkernel/terraform-provider-agentkernel/internal/sandboxcore"
+	"github.com/agentkernel/terraform-provider-agentkernel/internal/ssmpeer"
 )
 
 // TestEnvOfAnyName: no variable of a run changes how often it runs, or takes its mark away.
@@ -90,5 +97,133 @@ i=0; while [ ! -e %s ] && [ $i -lt 200 ]; do sleep 0.02; i=$((i+1)); done; head 
 		t.Error("a process that is none of the run's was ended")
 	case <-time.After(100 * time.Millisecond):
 	}
+	nothingLeft(t)
+}
+
+// countedRun carries its input in pieces, its output in pages and leaves a process; it counts how often it really ran. fault is
+// asked before each call, n counts them from 1.
+func countedRun(ctx context.Context, t *testing.T, p *place, m *machine, mark string, fault func(action string, n int) *ssmpeer.Fault) (o outcome, ran, calls int) {
+	t.Helper()
+	counter := filepath.Join(t.TempDir(), "count")
+	req := script("export " + mark + "; echo once >>" + counter + "; setsid sleep 306 & cat >/dev/null; head -c 60000 /dev/zero")
+	req.Stdin = make([]byte, 60_000)
+	p.peer.Lock()
+	p.peer.Fault = func(action string, _ int) *ssmpeer.Fault { // the lock is held
+		calls++
+		return fault(action, calls)
+	}
+	p.peer.Unlock()
+	o = m.try(ctx, req)
+	content, err := os.ReadFile(counter) // #nosec G304 -- of this test
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		t.Error(err)
+	}
+	p.peer.Lock()
+	defer p.peer.Unlock()
+	return o, strings.Count(string(content), "once"), calls
+}
+
+// judgeRun holds what a run told against what was seen of it.
+func judgeRun(t *testing.T, name string, o outcome, ran int, mark string) {
+	t.Helper()
+	if ran > 1 {
+		t.Errorf("%s: it ran %d times", name, ran)
+	}
+	if o.err == nil && (ran != 1 || int64(len(o.stdout))+o.StdoutLost != 60_000) {
+		t.Errorf("%s: ran %d times, %d bytes here, %d lost", name, ran, len(o.stdout), o.StdoutLost)
+	}
+	if o.err != nil && ran > 0 && strings.Contains(o.err.Error(), "Nothing ran") {
+		t.Errorf("%s: it ran, and %v", name, o.err)
+	}
+	if o.err != nil && sandboxcore.CodeOf(o.err) == "" {
+		t.Errorf("%s: %v", name, o.err)
+	}
+	if alive := ssmpeer.Marked(mark); len(alive) != 0 && (o.err == nil || !strings.Contains(o.err.Error(), "could not be confirmed")) {
+		t.Errorf("%s: alive %v, %v", name, alive, o.err)
+	}
+}
+
+// TestCancelInEachPhase: whenever a run is cancelled, nothing of it stays on the machine, it ran at most once, and "nothing
+// ran" is only said where nothing did.
+func TestCancelInEachPhase(t *testing.T) {
+	p := newPlace(t)
+	m := p.on(t.Context())
+	mark := "ANCHOR_OF_TEST=" + newRunID()
+	never := func(string, int) *ssmpeer.Fault { return nil }
+	o, ran, calls := countedRun(t.Context(), t, p, m, mark, never)
+	if o.err != nil || ran != 1 || len(o.stdout) != 60_000 || calls < 10 {
+		t.Fatalf("%v, ran %d times, %d bytes, %d calls", o.err, ran, len(o.stdout), calls)
+	}
+	for at := 1; at <= calls; at++ {
+		ctx, cancel := context.WithCancel(t.Context())
+		o, ran, _ := countedRun(ctx, t, p, m, mark, func(_ string, n int) *ssmpeer.Fault {
+			if n == at {
+				cancel()
+			}
+			return nil
+		})
+		cancel()
+		judgeRun(t, fmt.Sprintf("cancelled at %d", at), o, ran, mark)
+		if o.err != nil {
+			refused(t, o.err, sandboxcore.CodeUnknownOutcome)
+		}
+	}
+	nothingLeft(t)
+}
+
+// TestFaultInEachCall: the same for whatever one call may come to.
+func TestFaultInEachCall(t *testing.T) {
+	p := newPlace(t)
+	m := p.on(t.Context())
+	mark := "ANCHOR_OF_TEST=" + newRunID()
+	for name, fault := range map[string]ssmpeer.Fault{
+		"throttled": {Code: "ThrottlingException"}, "denied": {Code: "AccessDeniedException", Status: 403}, "dropped before": {Drop: true},
+	} {
+		for at := 1; at <= 20; at++ {
+			o, ran, calls := countedRun(t.Context(), t, p, m, mark, func(_ string, n int) *ssmpeer.Fault {
+				if n == at {
+					return &fault
+				}
+				return nil
+			})
+			judgeRun(t, fmt.Sprintf("%s at %d", name, at), o, ran, mark)
+			if name == "throttled" && o.err != nil {
+				t.Errorf("throttled at %d: %v", at, o.err)
+			}
+			if calls < at {
+				break
+			}
+		}
+	}
+	nothingLeft(t)
+}
+
+// TestManyAtOnce: runs and files on one machine do not get into each other's way.
+func TestManyAtOnce(t *testing.T) {
+	p := newPlace(t)
+	m := p.on(t.Context())
+	dir := t.TempDir()
+	var all sync.WaitGroup
+	for i := range 8 {
+		all.Go(func() {
+			file, content := filepath.Join(dir, fmt.Sprint(i)), noise(40_000+i)
+			if err := m.WriteFile(t.Context(), file, content, 0o600); err != nil {
+				t.Error(err)
+			}
+			req := script(fmt.Sprintf("echo %d; setsid sleep 307 & cat %s", i, file))
+			if i%2 == 1 {
+				req.Text = append(req.Text, "; sleep 308"...)
+				req.Timeout = time.Second
+			}
+			o := m.try(t.Context(), req)
+			if want := fmt.Sprintf("%d\n%s", i, content); o.stdout != want || (o.err == nil) != (i%2 == 0) {
+				t.Errorf("%d: %d bytes, want %d, %v", i, len(o.stdout), len(want), o.err)
+			}
+			if back, _, err := m.ReadFile(t.Context(), file, 1<<20); err != nil || !bytes.Equal(back, content) {
+				t.Errorf("%d: %v", i, err)
+			}
+		})
+	}
+	all.Wait()
 	nothingLeft(t)
 }

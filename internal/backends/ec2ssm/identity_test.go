@@ -3,6 +3,7 @@
 package ec2ssm
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -135,6 +136,69 @@ func TestSessionIsRefreshed(t *testing.T) {
 	res, err := p.run(t.Context(), sandboxcore.ExecRequest{Binding: &b, Kind: sandboxcore.RunScript, Text: []byte("true"), Principal: asUser("alice", role)})
 	if err != nil || res.Stdout.Text != "x" || p.peer.Count("sts:AssumeRole") != 4 {
 		t.Errorf("%v %v, %d times AssumeRole", res.Stdout.Text, err, p.peer.Count("sts:AssumeRole"))
+	}
+}
+
+// TestSessionThatEnded: whichever call finds a session at its end, it is renewed once, and what was refused is asked again.
+func TestSessionThatEnded(t *testing.T) {
+	p := newPlace(t)
+	role := p.peer.AddRole("runner", ssmpeer.Role{})
+	b := p.bind(p.spec(userMode), asUser("alice", role))
+	for i, action := range []string{"ssm:DescribeInstanceInformation", "ssm:SendCommand", "ssm:GetCommandInvocation"} {
+		p.peer.Lock()
+		p.peer.Fault = func(a string, n int) *ssmpeer.Fault {
+			if a == action && n == 1 {
+				return &ssmpeer.Fault{Code: "ExpiredTokenException", Message: "expired"}
+			}
+			return nil
+		}
+		p.peer.Unlock()
+		if i == 0 {
+			p.peer.Revoke("runner")
+		}
+		p.peer.ForgetJournal()
+		res, err := p.run(t.Context(), sandboxcore.ExecRequest{Binding: &b, Kind: sandboxcore.RunScript, Text: []byte("echo hi"), Principal: asUser("alice", role)})
+		if err != nil || res.Stdout.Text != "hi\n" || p.peer.Count("sts:AssumeRole") != 1 {
+			t.Errorf("%s: %q %v, %d times AssumeRole", action, res.Stdout.Text, err, p.peer.Count("sts:AssumeRole"))
+		}
+	}
+}
+
+// TestWaitingForASession: whoever waits for a role that somebody else has assumed can be cancelled, and gets it when it comes.
+func TestWaitingForASession(t *testing.T) {
+	p := newPlace(t)
+	role := p.peer.AddRole("runner", ssmpeer.Role{})
+	spec := p.spec(userMode)
+	inside, open := make(chan struct{}), make(chan struct{})
+	p.peer.Fault = func(action string, n int) *ssmpeer.Fault {
+		if action == "sts:AssumeRole" && n == 1 {
+			close(inside)
+		}
+		return nil
+	}
+	p.peer.Before = func(action string) {
+		if action == "sts:AssumeRole" {
+			<-open
+		}
+	}
+	first := make(chan error, 1)
+	go func() {
+		_, err := p.engine.Attach(t.Context(), spec, asUser("alice", role))
+		first <- err
+	}()
+	<-inside
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	_, err := p.engine.Attach(ctx, spec, asUser("alice", role))
+	if sandboxcore.CodeOf(err) == "" {
+		t.Errorf("%v", err)
+	}
+	close(open)
+	if err := <-first; err != nil {
+		t.Error(err)
+	}
+	if n := p.peer.Count("sts:AssumeRole"); n != 1 {
+		t.Errorf("%d times AssumeRole", n)
 	}
 }
 

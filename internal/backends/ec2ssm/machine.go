@@ -42,6 +42,9 @@ func (m *machine) FinishTime(req sandboxcore.RunRequest) time.Duration {
 	for k, v := range req.Env {
 		carried += len(k) + len(v)
 	}
+	for _, a := range req.Argv {
+		carried += len(a)
+	}
 	commands := carried*4/3/chunkBytes + 1
 	back := time.Duration(2*(mostPaged/pageBytes+1)) * slowCommand
 	if m.options.s3 != nil {
@@ -298,7 +301,7 @@ func (m *machine) end(ctx context.Context, k errand, command string) error {
 }
 
 func (m *machine) cancel(ctx context.Context, command string) error {
-	return m.e.retry(ctx, func(ctx context.Context) error {
+	return m.client.retry(ctx, m.e, func(ctx context.Context) error {
 		_, err := m.client.ssm.CancelCommand(ctx, &ssm.CancelCommandInput{CommandId: &command, InstanceIds: []string{m.options.target}})
 		return err
 	})

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os/exec"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -206,10 +207,7 @@ func TestSlowService(t *testing.T) {
 		answer := func(head string, n int) string {
 			return say + head + "\n" + base64.StdEncoding.EncodeToString(make([]byte, n)) + "\n" + say + "out\n"
 		}
-		states := make([]ssmpeer.State, 8) // about 15 s
-		for i := range states {
-			states[i] = ssmpeer.State{Status: "InProgress"}
-		}
+		states := slices.Repeat([]ssmpeer.State{{Status: "InProgress"}}, 8) // about 15 s
 		if isRun(lines) {
 			return append(states, ssmpeer.State{Status: "Success", Stdout: answer(fmt.Sprintf("exit 0 late 0 left 0 alive 0 from 1 to 2 out %d err 0 here %d 0", mostPaged, pageBytes), pageBytes) + say + "err\n" + say + "done\n"})
 		}
