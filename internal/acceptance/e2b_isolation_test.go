@@ -270,7 +270,7 @@ inherit = ["e2b"]
 		name string
 		cfg  attrs
 	}{{"agentkernel_backends", attrs{"probe": true}}, {"agentkernel_sandboxes", attrs{}}} {
-		s.ReadData(data.name, data.cfg) //nolint:errcheck // some of the hosts have nothing to say
+		s.ReadData(data.name, data.cfg) // some of the hosts have nothing to say
 	}
 	for name, block := range map[string]attrs{"e2b": {"metadata": attrs{"a": "b"}}, "plugin": {"manifest": manifest, "allow_public_traffic": true}} {
 		p := s.MustApply("agentkernel_profile", protocoltest.State{}, attrs{"name": "p", "type": name, name: block})

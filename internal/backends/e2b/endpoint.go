@@ -105,7 +105,7 @@ func (e *endpoint) Find(ctx context.Context, nativeID string, fresh bool) (sandb
 	}
 	s.listed = listed
 	if !fresh && s.o.renewOnRefresh && s.info.Status == sandboxcore.StatusRunning {
-		s.renew(ctx)
+		s.renew(ctx, d)
 	}
 	return s, nil
 }

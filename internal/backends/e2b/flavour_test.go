@@ -139,12 +139,12 @@ func TestRouting(t *testing.T) {
 			change(peer, s)
 			e := dial(t, s, func(b *backend) {
 				transport := newTransport(b.place)
-				real := transport.DialContext
+				dial := transport.DialContext
 				transport.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
 					if strings.HasSuffix(address, ".sandbox.test:80") { // the name server that such a domain would have
 						address = strings.TrimPrefix(peer.SandboxURL(), "http://")
 					}
-					return real(ctx, network, address)
+					return dial(ctx, network, address)
 				}
 				b.transport = transport
 			})

@@ -122,16 +122,12 @@ type cellEnd struct {
 
 // interpret runs code in the template's interpreter. The code is sent once and never again.
 func (s *sandbox) interpret(ctx context.Context, req sandboxcore.RunRequest, stdout, stderr io.Writer) (sandboxcore.RunResult, error) {
-	leave, err := s.e.cells.enter(ctx, s.info.NativeID+" "+req.Language)
-	if err != nil {
-		return sandboxcore.RunResult{}, s.beforeStart(err)
-	}
-	defer leave()
 	id := newRunID()
 	c := &cellRun{
 		s: s, req: req, stdout: stdout, stderr: stderr,
 		marked: &run{s: s, req: req, id: id, codeFile: "/tmp/.agentkernel-" + id, began: s.e.b.now()},
 	}
+	var err error
 	if c.daemon, err = s.daemonAt(portInterpreter, s.o.user); err != nil {
 		return sandboxcore.RunResult{}, err
 	}
@@ -145,6 +141,7 @@ func (s *sandbox) interpret(ctx context.Context, req sandboxcore.RunRequest, std
 	}
 	// The values travel as a file that is removed when it is read: code stands in the interpreter's log and history.
 	if err := d.upload(ctx, c.marked.codeFile, file); err != nil {
+		_, _ = c.marked.kill(ctx, 0) // it removes the file, which may be there all the same
 		return sandboxcore.RunResult{}, s.dataFailure(ctx, err, sandboxcore.CodeProvision, "the environment of the run could not be brought into the sandbox; nothing ran")
 	}
 	c.marked.began = s.e.b.now()
@@ -487,7 +484,7 @@ func (c *cellRun) prepare() (setup string, file []byte, err error) {
 			fmt.Fprintf(&undo, "if [ \"${__agentkernel_%[1]s+x}\" ]; then export %[1]s=\"$__agentkernel_%[1]s\"; unset __agentkernel_%[1]s; else unset %[1]s; fi\n", name)
 		}
 		c.cleanup = undo.String() + ":"
-		return fmt.Sprintf(". '%[1]s' && rm -f -- '%[1]s'", path), []byte(text.String()), nil
+		return fmt.Sprintf(". '%[1]s' && command rm -f -- '%[1]s'", path), []byte(text.String()), nil
 	}
 	text, err := json.Marshal(envs)
 	if err != nil {
@@ -507,6 +504,7 @@ packages = os.path.join(home, ".agentkernel/packages")
 if packages not in sys.path:
     sys.path.insert(0, packages)
 `, path, base64.StdEncoding.EncodeToString(text), c.s.o.user)
-	c.cleanup = `exec("import os, sys\nfor n, v in sys.__dict__.pop('_agentkernel_before', {}).items():\n    os.environ.pop(n, None) if v is None else os.environ.update({n: v})", {})`
-	return fmt.Sprintf(`exec(open(%q).read(), {})`, path), file, nil
+	// By their own module: code may have given its own meaning to their names.
+	c.cleanup = `__import__("builtins").exec("import os, sys\nfor n, v in sys.__dict__.pop('_agentkernel_before', {}).items():\n    os.environ.pop(n, None) if v is None else os.environ.update({n: v})", {})`
+	return fmt.Sprintf(`__import__("builtins").exec(__import__("builtins").open(%q).read(), {})`, path), file, nil
 }

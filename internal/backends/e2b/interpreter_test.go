@@ -31,7 +31,7 @@ type ran struct {
 	failure  error
 }
 
-func runCode(t testing.TB, ctx context.Context, s sandboxcore.ManagedSandbox, language, code string, change ...func(*sandboxcore.RunRequest)) ran { //nolint:revive // the test comes first
+func runCode(t testing.TB, ctx context.Context, s sandboxcore.ManagedSandbox, language, code string, change ...func(*sandboxcore.RunRequest)) ran {
 	t.Helper()
 	req := sandboxcore.RunRequest{Kind: sandboxcore.RunCode, Language: language, Text: []byte(code), Timeout: 20 * time.Second, Grace: 100 * time.Millisecond}
 	for _, c := range change {
@@ -93,6 +93,8 @@ func TestInterpreter(t *testing.T) {
 		{"a value at the end", "python", "x * 2", nil, 0, "", "", noticeResult},
 		{"both outputs, whole characters", "python", "import sys; print('ä' * 40000, end=''); print('é', file=sys.stderr)", nil, 0, strings.Repeat("ä", 40000), "é\n", ""},
 		{"what a child writes", "python", "import subprocess; subprocess.run(['sh', '-c', 'echo child; echo $V'])", []string{"V", "seen"}, 0, "child\nseen\n", "", noticeResult},
+		{"names of its own", "python", "open = exec = print = 1", nil, 0, "", "", ""},
+		{"are in nobody's way", "python", "import os; os.write(1, os.environ['V'].encode()); del open, exec, print", []string{"V", "v"}, 0, "v", "", ""},
 		{"a shell's variable", "bash", "x=41; f() { echo $((x + 1)); }", nil, 0, "", "", ""},
 		{"stays, too", "bash", "f; echo err >&2", nil, 0, "42\n", "err\n", ""},
 		{"a shell's environment", "bash", `printf '%s' "$V"`, []string{"V", nasty}, 0, nasty, "", ""},

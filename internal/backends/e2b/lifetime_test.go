@@ -107,6 +107,13 @@ func TestLifetime(t *testing.T) {
 			}, alive, 0, // the looks below renew it, too
 		},
 		{
+			"a longer time, which a run needs, is not shortened by a refresh", []func(*sandboxcore.Profile){set(keyRenewOnRefresh, true)}, func(t *testing.T, _ *e2bpeer.Peer, _ *clock, s *sandbox) {
+				if _, err := s.wake(t.Context(), 3*time.Hour); err != nil {
+					t.Fatal(err)
+				}
+			}, alive, 3 * time.Hour,
+		},
+		{
 			"paused on purpose", nil, func(t *testing.T, _ *e2bpeer.Peer, _ *clock, s *sandbox) {
 				for range 2 {
 					if err := s.Pause(t.Context()); err != nil {
@@ -188,6 +195,27 @@ func TestLifetime(t *testing.T) {
 				t.Errorf("%d left", n)
 			}
 		})
+	}
+}
+
+// TestAutoResume: traffic to a port wakes a sandbox that its time has paused only if the profile says so.
+func TestAutoResume(t *testing.T) {
+	for _, on := range []bool{false, true} {
+		k := newClock()
+		peer := newPeer(t, e2bpeer.Options{Now: k.Now})
+		s := create(t, dial(t, provider(peer), func(b *backend) { b.now = k.Now }), profile(set(keyAutoResume, on), set(keyAllowPublicTraffic, true)))
+		k.advance(time.Hour)
+		if got := peer.States()[s.info.NativeID]; got != "paused" {
+			t.Fatalf("its time is over, and it is %s", got)
+		}
+		d, err := s.daemon(s.o.user)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = d.stat(t.Context(), "/")
+		if got := peer.States()[s.info.NativeID]; (got == "running") != on || (err == nil) != on {
+			t.Errorf("auto_resume %v: %s, %v", on, got, err)
+		}
 	}
 }
 

@@ -102,6 +102,12 @@ func (s *sandbox) Run(ctx context.Context, req sandboxcore.RunRequest, stdout, s
 		if e := refuseInterpreter(s.e.place.Kind, object, len(req.Stdin) > 0, req.WorkingDirectory); e != nil {
 			return sandboxcore.RunResult{}, e
 		}
+		// Before its time is renewed: what waits for others may wait long.
+		leave, err := s.e.cells.enter(ctx, s.info.NativeID+" "+req.Language)
+		if err != nil {
+			return sandboxcore.RunResult{}, s.beforeStart(err)
+		}
+		defer leave()
 	}
 	resumed, err := s.wake(ctx, max(s.o.idle, req.Timeout+req.Grace+lifetimeMargin))
 	if err != nil {

@@ -21,8 +21,12 @@ type sandbox struct {
 // Info is the look that was taken when the handle was made.
 func (s *sandbox) Info() sandboxcore.SandboxInfo { return s.info }
 
-// renew gives a running sandbox its time again. It is a courtesy of a refresh: that it failed is no reason to fail.
-func (s *sandbox) renew(ctx context.Context) {
+// renew gives a running sandbox its time again. It is a courtesy of a refresh: that it failed is no reason to fail. A
+// sandbox that has more, because a run needs it, keeps it: the call may shorten.
+func (s *sandbox) renew(ctx context.Context, d *sandboxDetail) {
+	if d.EndAt.After(d.seen.Add(s.o.idle)) {
+		return
+	}
 	end, err := s.e.api.setTimeout(ctx, s.info.NativeID, s.o.idle)
 	if err != nil {
 		s.e.log.WarnContext(ctx, "the time of a sandbox could not be renewed", "id", s.info.NativeID, "error", err)
