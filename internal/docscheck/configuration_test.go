@@ -312,7 +312,29 @@ func writeModule(t *testing.T, dir, name string, m module) {
 	if !strings.Contains(m.text, "required_providers {") {
 		write(t, filepath.Join(dir, "terraform.tf"), requiredProviders)
 	}
+	var missing strings.Builder
+	for _, name := range undeclaredVariables(m.text) {
+		fmt.Fprintf(&missing, "variable %q {\n  default = null\n}\n", name)
+	}
+	write(t, filepath.Join(dir, "variables.tf"), missing.String())
 	writeFiles(t, dir, m)
+}
+
+// undeclaredVariables are the input variables that a block reads and leaves to its reader to declare.
+func undeclaredVariables(text string) []string {
+	body := parse(text)
+	var out []string
+	for _, traversal := range traversals(body) {
+		if traversal.RootName() != "var" || len(traversal) < 2 {
+			continue
+		}
+		name, ok := traversal[1].(hcl.TraverseAttr)
+		if !ok || slices.Contains(out, name.Name) || slices.ContainsFunc(body.Blocks, func(b *hclsyntax.Block) bool { return b.Type == "variable" && b.Labels[0] == name.Name }) {
+			continue
+		}
+		out = append(out, name.Name)
+	}
+	return out
 }
 
 // writeFiles makes what file("…") reads. It only has to be there; a name without path.module is below the root module.
@@ -321,7 +343,53 @@ func writeFiles(t *testing.T, dir string, m module) {
 	for _, found := range regexp.MustCompile(`\bfile\("(?:\$\{path\.module\}/)?([a-z0-9._-]+)"\)`).FindAllStringSubmatch(m.text, -1) {
 		write(t, filepath.Join(dir, found[1]), "{}\n")
 	}
+	for _, found := range regexp.MustCompile(`\bmanifest += "([a-z0-9./_-]+)"`).FindAllStringSubmatch(m.text, -1) {
+		name := filepath.Join(dir, filepath.FromSlash(found[1]))
+		if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		write(t, name, manifest)
+	}
 }
+
+// manifest is a plugin's, with what one has to say.
+const manifest = `manifest_version = 1
+
+[provider]
+id = "acme"
+name = "Acme"
+version = "1.0.0"
+description = "Sandboxes."
+license = "Apache-2.0"
+
+[compat]
+protocol = "e2b-rest/1"
+
+[runtime]
+kind = "rest"
+
+[endpoint]
+base_url = "https://api.acme.example.org"
+
+[endpoint.auth]
+scheme = "header"
+header = "X-API-Key"
+
+[features]
+supported = ["sandbox.lifecycle", "exec.run"]
+
+[security]
+network = ["api.acme.example.org"]
+
+[auth]
+any_of = ["api_key"]
+
+[config.fields.api_key]
+type = "string"
+secret = true
+credential = true
+description = "The key."
+`
 
 const requiredProviders = "terraform {\n  required_providers {\n    agentkernel = {\n      source = \"agentkernel/agentkernel\"\n    }\n  }\n}\n"
 

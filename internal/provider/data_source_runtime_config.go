@@ -44,7 +44,7 @@ func (d *runtimeConfigDataSource) Schema(_ context.Context, _ datasource.SchemaR
 		MarkdownDescription: "Profiles as the `sandbox:` section of Agent Kernel's configuration, so that the runtime and Terraform run code under the same limits. " +
 			"Arguments have the names and the defaults of Agent Kernel; one that is not set is not written. Of the profiles every key that Agent Kernel knows is written, " +
 			"also where it has its default.\n\n" +
-			"What only this provider knows is left out and listed in `omitted`: the runtime does without it, the hardening that the provider adds by itself included. " +
+			"What only this provider knows is left out and listed in `omitted`: the runtime does without it, and without the hardening that the provider adds by itself. " +
 			"What Agent Kernel has a key for and does not enforce is a warning on every plan. The result holds no secret, only names of environment variables. " +
 			"Nothing is asked over the network, and the provider needs no configuration.",
 		Attributes: map[string]schema.Attribute{

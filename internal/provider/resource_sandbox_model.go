@@ -45,9 +45,9 @@ var bindingTypes = map[string]attr.Type{
 }
 
 func bindingAttribute(computed bool) schema.SingleNestedAttribute {
-	description := "Where to run: the `binding` of an `agentkernel_sandbox`, as a whole. Another sandbox runs the code again, a change of the same one in place does not."
+	description := "Where to run: the `binding` of an `agentkernel_sandbox` or `agentkernel_attached_environment`, as a whole. Another environment runs the code again, a change of the same one in place does not."
 	if computed {
-		description = "Names this sandbox to `agentkernel_exec`. At plan everything but `endpoint` and `id` of a sandbox still to be made is known, so that runs in it are checked then."
+		description = "Names this environment to `agentkernel_exec` and `agentkernel_file`. At plan everything but `endpoint` and `id` of a sandbox still to be made is known, so that runs in it are checked then."
 	}
 	text := func(d string) schema.StringAttribute {
 		return schema.StringAttribute{MarkdownDescription: d, Required: !computed, Computed: computed}
@@ -58,7 +58,7 @@ func bindingAttribute(computed bool) schema.SingleNestedAttribute {
 		Computed:            computed,
 		Attributes: map[string]schema.Attribute{
 			"backend":     text("Backend type."),
-			"endpoint":    text("Identity of the place: of a Docker engine its id."),
+			"endpoint":    text("Identity of the place: of a Docker engine its id, of a cluster that of its namespace `kube-system`, of AWS account and region."),
 			"environment": text("`managed` or `attached`."),
 			"id":          text("`<backend>/<native id>`."),
 			"spec":        text("The spec that it was made with."),
