@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"go.yaml.in/yaml/v3"
 )
@@ -222,6 +223,9 @@ func absolute(program string) string {
 func output(ctx context.Context, dir string, env []string, program string, arguments ...string) (string, error) {
 	command := exec.CommandContext(ctx, program, arguments...) // #nosec G204 -- programs of the check
 	command.Dir, command.Env = dir, env
+	// goreleaser ends its compilers when it is interrupted, and cannot when it is killed.
+	command.Cancel = func() error { return command.Process.Signal(os.Interrupt) }
+	command.WaitDelay = 20 * time.Second
 	var out, diagnostics bytes.Buffer
 	command.Stdout, command.Stderr = &out, &diagnostics
 	if err := command.Run(); err != nil {
