@@ -2,6 +2,8 @@ package protocoltest
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/hashicorp/terraform-plugin-go/tfprotov6"
 	"github.com/hashicorp/terraform-plugin-go/tftypes"
@@ -71,7 +73,7 @@ func planFaults(at string, schema []*tfprotov6.SchemaAttribute, prior, config, p
 		case p.Equal(c):
 		case isSingle && c.IsKnown() && !c.IsNull() && p.IsKnown() && !p.IsNull():
 			out = append(out, planFaults(name+".", nested, before[a.Name], c, p)...)
-		case p.Equal(before[a.Name]) && a.Computed:
+		case p.Equal(before[a.Name]) && !c.IsNull() && !p.IsNull(): // the same in other words, as core understands it
 		default:
 			out = append(out, fmt.Sprintf("%s is configured as %s and planned as %s", name, c, p))
 		}
@@ -84,7 +86,7 @@ func resultFaults(at string, planned, result tftypes.Value) []string {
 	if !result.IsFullyKnown() && (result.Type().Is(tftypes.Object{}) && result.IsKnown()) {
 		var out []string
 		then := attributesOf(planned)
-		for _, name := range sortedNames(attributesOf(result)) {
+		for _, name := range slices.Sorted(maps.Keys(attributesOf(result))) {
 			out = append(out, resultFaults(at+"."+name, then[name], attributesOf(result)[name])...)
 		}
 		return out
@@ -100,7 +102,7 @@ func resultFaults(at string, planned, result tftypes.Value) []string {
 	}
 	var out []string
 	then, now := attributesOf(planned), attributesOf(result)
-	for _, name := range sortedNames(now) {
+	for _, name := range slices.Sorted(maps.Keys(now)) {
 		out = append(out, resultFaults(at+"."+name, then[name], now[name])...)
 	}
 	return out

@@ -5,10 +5,11 @@ package provider
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
+	"slices"
 	"strings"
 
-	"github.com/hashicorp/terraform-plugin-framework-validators/mapvalidator"
 	"github.com/hashicorp/terraform-plugin-framework/datasource"
 	"github.com/hashicorp/terraform-plugin-framework/path"
 	"github.com/hashicorp/terraform-plugin-framework/provider"
@@ -70,7 +71,7 @@ func (p *agentKernelProvider) Schema(_ context.Context, _ provider.SchemaRequest
 			"Takes ephemeral values. They are hidden from output, logs and diagnostics, also in their base64, URL and hexadecimal forms; "+
 			"a value that is empty or shorter than %d bytes is refused, because hiding it would blank out ordinary text.", sandboxcore.MinSecretBytes),
 		Optional: true, Sensitive: true, ElementType: types.StringType,
-		Validators: []validator.Map{mapvalidator.NoNullValues()},
+		Validators: []validator.Map{secretsNotNull{}},
 	}
 	attributes["audit_log"] = schema.StringAttribute{
 		MarkdownDescription: "File to which one JSON line is appended for each operation: what, verdict and reasons, fingerprint of the profile, principal, backend, sizes and digests, never content. " +
@@ -169,6 +170,27 @@ func (p *agentKernelProvider) DataSources(context.Context) []func() datasource.D
 		func() datasource.DataSource { return newSandboxesDataSource(p.registry) },
 		func() datasource.DataSource { return newAttachedEnvironmentDataSource() },
 		func() datasource.DataSource { return newRuntimeConfigDataSource(p.registry) },
+	}
+}
+
+// secretsNotNull says what a secret without a value comes from.
+type secretsNotNull struct{}
+
+func (secretsNotNull) Description(context.Context) string { return "no secret may be null" }
+
+func (v secretsNotNull) MarkdownDescription(ctx context.Context) string { return v.Description(ctx) }
+
+func (secretsNotNull) ValidateMap(_ context.Context, req validator.MapRequest, resp *validator.MapResponse) {
+	for _, name := range slices.Sorted(maps.Keys(req.ConfigValue.Elements())) {
+		if !req.ConfigValue.Elements()[name].IsNull() {
+			continue
+		}
+		resp.Diagnostics.AddAttributeError(req.Path, sandboxcore.CodeValue.Title(), errorDetail(&sandboxcore.Error{
+			Code: sandboxcore.CodeValue, Attempted: "the provider configuration was refused", Object: "secret " + sandboxcore.Printable(name), Said: "its value is null.",
+			Next: "An ephemeral value is kept in no plan: give its variable again to `terraform apply` of a saved plan and to `-invoke` " +
+				"(-var or TF_VAR_…), or leave the name out of secrets.",
+			Attribute: []string{"secrets"},
+		}, ""))
 	}
 }
 

@@ -168,7 +168,7 @@ func TestRefusalsOfTheProvider(t *testing.T) {
 	}{
 		"short secret": {config{"secrets": config{"a": "12345"}}, []string{"AK1003", "at secrets", "6 bytes"}},
 		"empty secret": {config{"secrets": config{"a": ""}}, []string{"AK1003", "at secrets"}},
-		"null secret":  {config{"secrets": config{"a": nil}}, []string{"at secrets"}},
+		"null secret":  {config{"secrets": config{"a": nil}}, []string{"AK1003", "at secrets", "secret a", "is null", "-invoke"}},
 		"audit log":    {config{"audit_log": "/nonexistent/dir/log"}, []string{"AK1003", "at audit_log"}},
 		"mode":         {config{"principal": config{"mode": "root"}}, []string{"at principal.mode"}},
 		"NUL":          {config{"docker": config{"host": "a\x00"}}, []string{"AK1003", "Attribute: docker.host"}},

@@ -12,6 +12,7 @@ import (
 	"github.com/hashicorp/terraform-plugin-framework/path"
 	"github.com/hashicorp/terraform-plugin-framework/resource"
 	"github.com/hashicorp/terraform-plugin-framework/resource/schema"
+	"github.com/hashicorp/terraform-plugin-framework/resource/schema/planmodifier"
 	"github.com/hashicorp/terraform-plugin-framework/schema/validator"
 	"github.com/hashicorp/terraform-plugin-framework/types"
 
@@ -102,6 +103,7 @@ func (r *execResource) Schema(_ context.Context, _ resource.SchemaRequest, resp 
 		"timeout": schema.StringAttribute{
 			MarkdownDescription: "Longest time of the run, such as `\"90s\"`; not beyond the policy's `timeout`, which is the default.",
 			Optional:            true, CustomType: timetypes.GoDurationType{},
+			PlanModifiers: []planmodifier.String{equalDuration{}},
 		},
 		"success_exit_codes": schema.ListAttribute{
 			MarkdownDescription: "Exit statuses that are no error. Defaults to `[0]`.",

@@ -14,6 +14,7 @@ import (
 	"github.com/hashicorp/terraform-plugin-framework/path"
 	"github.com/hashicorp/terraform-plugin-framework/resource"
 	"github.com/hashicorp/terraform-plugin-framework/resource/schema"
+	"github.com/hashicorp/terraform-plugin-framework/resource/schema/planmodifier"
 	"github.com/hashicorp/terraform-plugin-framework/resource/schema/stringdefault"
 	"github.com/hashicorp/terraform-plugin-framework/schema/validator"
 	"github.com/hashicorp/terraform-plugin-framework/types"
@@ -104,6 +105,7 @@ func (r *sandboxResource) Schema(ctx context.Context, _ resource.SchemaRequest, 
 			"max_lifetime": schema.StringAttribute{
 				MarkdownDescription: "Time after which the backend itself ends the sandbox, such as `\"8h\"`. Refused where the backend does not do that without Terraform.",
 				Optional:            true, CustomType: timetypes.GoDurationType{},
+				PlanModifiers: []planmodifier.String{equalDuration{}},
 			},
 			"timeouts":   timeoutsAttribute(ctx),
 			"id":         computed("`<backend>/<native id>`."),

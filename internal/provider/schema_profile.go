@@ -37,11 +37,11 @@ func profileAttributes(reg *sandboxcore.Registry) map[string]schema.Attribute {
 			Validators:          []validator.String{oneOf(sandboxcore.ScopePerSession, sandboxcore.ScopePerCall, sandboxcore.ScopePerRuntime)},
 		},
 		"idle_timeout": schema.Float64Attribute{
-			MarkdownDescription: "Seconds without use after which the Agent Kernel runtime ends a sandbox. Defaults to 1800. It ends no sandbox that Terraform keeps.",
+			MarkdownDescription: "Seconds without use, such as `600`, after which the Agent Kernel runtime ends a sandbox. Defaults to 1800. It ends no sandbox that Terraform keeps.",
 			Optional:            true,
 		},
 		"identity": schema.SingleNestedAttribute{
-			MarkdownDescription: "Whose identity code runs under.",
+			MarkdownDescription: "Whose identity code runs under. Defaults to `{ mode = \"agent\" }`.",
 			Optional:            true,
 			Attributes: map[string]schema.Attribute{
 				"mode": schema.StringAttribute{
@@ -51,7 +51,7 @@ func profileAttributes(reg *sandboxcore.Registry) map[string]schema.Attribute {
 				},
 			},
 		},
-		"policy": policyAttribute("What a sandbox may do. Everything that the backend cannot enforce is refused, unless `strict = false`."),
+		"policy": policyAttribute("What a sandbox may do. Everything that the backend cannot enforce is refused, unless `strict = false`; the table of the page says which backend enforces what. By default nothing is asked for but the `timeout`."),
 		"id": schema.StringAttribute{
 			MarkdownDescription: "The profile's name.",
 			Computed:            true,
@@ -97,27 +97,27 @@ func policyAttribute(description string) schema.SingleNestedAttribute {
 				Validators:          []validator.String{oneOf(sandboxcore.NetworkAllow, sandboxcore.NetworkDeny, sandboxcore.NetworkAllowlist)},
 			},
 			"network_allow": schema.ListAttribute{
-				MarkdownDescription: "What may be reached with `network_egress = \"allowlist\"`: CIDRs, domains, `*.` domains.",
+				MarkdownDescription: "What may be reached with `network_egress = \"allowlist\"`, and only with that: CIDRs, domains, `*.` domains, such as `[\"10.1.0.0/16\", \"*.example.org\"]`. Their order has no meaning. Not set by default.",
 				Optional:            true, ElementType: types.StringType, Validators: paths,
 			},
 			"fs_allow_read": schema.ListAttribute{
-				MarkdownDescription: "Absolute paths that may be read beside what every sandbox of the backend sees; everything else may not. On `bubblewrap` they are paths of this machine, which has to have them.",
+				MarkdownDescription: "Absolute paths that may be read beside what every sandbox of the backend sees, such as `[\"/srv/data\"]`; everything else may not. Their order has no meaning. By default nothing is asked for. On `bubblewrap` they are paths of this machine, which has to have them.",
 				Optional:            true, ElementType: types.StringType, Validators: paths,
 			},
 			"fs_allow_write": schema.ListAttribute{
-				MarkdownDescription: "Absolute paths that may be written; everything else may not. On `docker` exactly these are writable, beside the container's own `/dev` and `/dev/shm`: list `/workspace` and `/tmp` too if code writes there. On `bubblewrap` they are paths of this machine, beside `/workspace`, `/tmp` and `/dev/shm`, which are always writable.",
+				MarkdownDescription: "Absolute paths that may be written, such as `[\"/workspace\", \"/tmp\"]`; everything else may not. Their order has no meaning. By default nothing is asked for. On `docker` exactly these are writable, beside the container's own `/dev` and `/dev/shm`: list `/workspace` and `/tmp` too if code writes there. On `bubblewrap` they are paths of this machine, beside `/workspace`, `/tmp` and `/dev/shm`, which are always writable.",
 				Optional:            true, ElementType: types.StringType, Validators: paths,
 			},
 			"cpu": schema.Float64Attribute{
-				MarkdownDescription: "Limit of processor time of the whole sandbox, in cores, such as `0.5`.",
+				MarkdownDescription: "Limit of processor time of the whole sandbox, in cores, such as `0.5`. By default there is no limit.",
 				Optional:            true,
 			},
 			"memory_mb": schema.Float64Attribute{
-				MarkdownDescription: "Limit of memory of the whole sandbox, in MB of 1048576 bytes; a whole number.",
+				MarkdownDescription: "Limit of memory of the whole sandbox, in MB of 1048576 bytes, such as `512`; a whole number. By default there is no limit.",
 				Optional:            true, Validators: []validator.Float64{wholeNumber{}},
 			},
 			"timeout": schema.Float64Attribute{
-				MarkdownDescription: "Longest time of one run, in seconds. Defaults to 120.",
+				MarkdownDescription: "Longest time of one run, in seconds, such as `30` or `0.5`. Defaults to 120.",
 				Optional:            true,
 			},
 			"strict": schema.BoolAttribute{
@@ -125,7 +125,7 @@ func policyAttribute(description string) schema.SingleNestedAttribute {
 				Optional:            true,
 			},
 			"min_isolation": schema.StringAttribute{
-				MarkdownDescription: "Weakest isolation tier that is acceptable: " + codeList(sandboxcore.IsolationTiers()) + ".",
+				MarkdownDescription: "Weakest isolation tier that is acceptable: " + codeList(sandboxcore.IsolationTiers()) + ". By default every tier is.",
 				Optional:            true,
 				Validators:          []validator.String{oneOf(sandboxcore.IsolationTiers()...)},
 			},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -16,6 +17,7 @@ import (
 	"github.com/hashicorp/terraform-plugin-framework/provider"
 	"github.com/hashicorp/terraform-plugin-framework/resource"
 	"github.com/hashicorp/terraform-plugin-go/tfprotov6"
+	"github.com/hashicorp/terraform-plugin-go/tftypes"
 
 	"github.com/agentkernel/terraform-provider-agentkernel/internal/backends"
 	"github.com/agentkernel/terraform-provider-agentkernel/internal/protocoltest"
@@ -207,6 +209,70 @@ func TestEveryAttributeIsDescribedAndSecretsAreHidden(t *testing.T) {
 				t.Errorf("%s: %s looks like a secret and is neither sensitive nor write-only", construct, at)
 			}
 		})
+	}
+}
+
+// TestEveryArgumentOfAProfileSaysItsDefaultAndUnit: the descriptions are the documentation.
+func TestEveryArgumentOfAProfileSaysItsDefaultAndUnit(t *testing.T) {
+	s := protocoltest.New(t, akprovider.New("test", backends.Registry()))
+	unit := regexp.MustCompile(`(?i)\b(seconds?|cores?|MB|MiB|bytes|number of|how many|port|user|group|processes)\b`)
+	walk(s.Schema().ResourceSchemas[tProfile].Block.Attributes, "", func(at string, a *tfprotov6.SchemaAttribute) {
+		if !a.Optional || a.Computed {
+			return
+		}
+		if a.Type != nil && a.Type.Is(tftypes.Number) && !unit.MatchString(a.Description) {
+			t.Errorf("%s says no unit: %s", at, a.Description)
+		}
+		root, _, _ := strings.Cut(at, ".")
+		if slices.Contains(backends.Registry().Types(), sandboxcore.BackendType(root)) {
+			return // what a backend does without a setting is in its own words
+		}
+		if !strings.Contains(strings.ToLower(a.Description), "default") {
+			t.Errorf("%s says no default: %s", at, a.Description)
+		}
+		if (root == "policy" || root == "idle_timeout") && !strings.Contains(a.Description, "`") {
+			t.Errorf("%s shows no value: %s", at, a.Description)
+		}
+	})
+	// A setting with a default says it; a switch that is off when it is not set goes without saying.
+	for _, f := range backends.Registry().Factories() {
+		for _, setting := range f.Settings {
+			if setting.Default != nil && setting.Default != false && !strings.Contains(strings.ToLower(setting.Description), "default") {
+				t.Errorf("%s.%s says no default: %s", f.Type, setting.Name, setting.Description)
+			}
+		}
+	}
+}
+
+// TestEquivalentSpellingsOfAProfileAreOneSpec: what means the same is one spec and one fingerprint, so that nothing that
+// takes the spec changes.
+func TestEquivalentSpellingsOfAProfileAreOneSpec(t *testing.T) {
+	s := newServer(t, newFake(), config{})
+	base := config{"name": "p", "type": "docker"}
+	for name, pair := range map[string][2]config{
+		"order of a list":                   {{"docker": config{"caps": []string{"A", "B"}}}, {"docker": config{"caps": []string{"B", "A"}}}},
+		"order of paths":                    {{"docker": config{}, "policy": config{"fs_allow_write": []string{"/a", "/b"}}}, {"docker": config{}, "policy": config{"fs_allow_write": []string{"/b/", "/a", "/a"}}}},
+		"defaults spelled out":              {{"docker": config{}}, {"docker": config{"image": "python", "flag": true}, "environment": "managed", "scope": "per_session", "idle_timeout": 1800, "identity": config{"mode": "agent"}, "policy": config{"network_egress": "allow", "timeout": 120, "strict": true}}},
+		"empty is absent":                   {{"docker": config{}}, {"docker": config{"caps": []string{}, "extra": config{}}, "policy": config{}}},
+		"whole numbers and their fractions": {{"docker": config{"ratio": 2}, "policy": config{"timeout": 60}}, {"docker": config{"ratio": 2.0}, "policy": config{"timeout": 60.0}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			one := s.MustApply(tProfile, protocoltest.State{}, base.With(pair[0]))
+			other := s.MustApply(tProfile, protocoltest.State{}, base.With(pair[1]))
+			if one.Get("spec") != other.Get("spec") || one.Get("fingerprint") != other.Get("fingerprint") {
+				t.Errorf("%v\n%v", one.Get("spec"), other.Get("spec"))
+			}
+			if p := s.Plan(tProfile, one, base.With(pair[1])); p.Diags.HasError() || p.Get("spec") != one.Get("spec") {
+				t.Errorf("the spec is planned to change: %s %s", p.Diags, p.JSON())
+			}
+		})
+	}
+	// Durations are compared as such where an argument is one.
+	spec := profile(t, s, nil)
+	run := config{"profile": spec, "script": "x", "timeout": "60s"}
+	ran := s.MustApply(tExec, protocoltest.State{}, run)
+	if p := s.Plan(tExec, ran, run.With(config{"timeout": "1m"})); p.Action != protocoltest.NoOp {
+		t.Errorf("a duration in other words is %s: %s", p.Action, p.JSON())
 	}
 }
 

@@ -51,7 +51,7 @@ func TestStatesOfOlderReleases(t *testing.T) {
 		t.Fatalf("found %v (%v)", files, err)
 	}
 	home := stateHome(t)
-	real := newRealServer(t, func(name string) string {
+	machine := newRealServer(t, func(name string) string {
 		if name == "XDG_STATE_HOME" {
 			return home
 		}
@@ -72,7 +72,7 @@ func TestStatesOfOlderReleases(t *testing.T) {
 			case sandboxcore.BackendLocalSubprocess, sandboxcore.BackendBubblewrap: // a plan asks this machine what it has
 				testenv.Require(t, realStates[sandboxcore.BackendType(backend)].part)
 			}
-			s := real
+			s := machine
 			if !w.Real {
 				s = newServer(t, newFake(), config{"secrets": config{"token": "hunter2hunter2"}})
 				if typeName == tSandbox { // the sandbox that the state speaks of
@@ -103,7 +103,7 @@ func TestStatesOfOlderReleases(t *testing.T) {
 				t.Errorf("%s has no state of %s with %s", newest, typeName, backend)
 			}
 		}
-		for typeName := range real.Schema().ResourceSchemas {
+		for typeName := range machine.Schema().ResourceSchemas {
 			for backend := range realStates {
 				has(typeName, string(backend))
 			}

@@ -172,7 +172,7 @@ func (reg *Registry) ParseSpec(spec string) (*Profile, error) {
 	if *head.V > SpecVersion {
 		return nil, &Error{
 			Code: CodeSpec, Attempted: "the spec was refused", Said: fmt.Sprintf("it has version %d, and this provider reads up to %d.", *head.V, SpecVersion),
-			Next: "Use the release of the provider that wrote it, or a newer one; nothing of it was read.",
+			Next: "Use a newer provider, at least the release that wrote the spec; nothing of it was read.",
 		}
 	}
 	if *head.V != SpecVersion {

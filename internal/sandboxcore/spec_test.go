@@ -84,7 +84,7 @@ func TestParseSpecRefuses(t *testing.T) {
 		"null":               {`null`, sandboxcore.CodeSpec, "no version"},
 		"no version":         {`{"name":"p","type":"docker"}`, sandboxcore.CodeSpec, "no version"},
 		"version 0":          {`{"name":"p","type":"docker","v":0}`, sandboxcore.CodeSpec, "no spec version 0"},
-		"newer":              {`{"name":"p","type":"docker","v":2}`, sandboxcore.CodeSpec, "or a newer one"},
+		"newer":              {`{"name":"p","type":"docker","v":2}`, sandboxcore.CodeSpec, "a newer provider"},
 		"newer with keys":    {`{"gpu":{"count":1},"name":{"first":"p"},"type":"quantum","v":7}`, sandboxcore.CodeSpec, "version 7"},
 		"unknown key":        {`{"extra":1,"name":"p","type":"docker","v":1}`, sandboxcore.CodeSpec, "does not know"},
 		"unknown policy key": {`{"name":"p","policy":{"gpu":1},"type":"docker","v":1}`, sandboxcore.CodeSpec, "does not know"},
