@@ -32,10 +32,16 @@ func (m *machine) report(ctx context.Context, id string, e *ended, s sending) (*
 		return r, err
 	}
 	text, err := m.fromBucket(ctx, aws.ToString(e.out.StandardOutputUrl), s.s3)
-	if err != nil {
-		return nil, err
+	if err == nil {
+		if r, err = parseReport(id, text); err == nil {
+			return r, nil
+		}
 	}
-	return parseReport(id, text)
+	// How the run ended stands in what SSM keeps itself.
+	if r, herr := parseHead(id, aws.ToString(e.out.StandardOutputContent), err); herr == nil {
+		return r, nil
+	}
+	return nil, err
 }
 
 // fromBucket reads one object. Only the key is taken from the URL that SSM names, so that a wrong one cannot lead the
@@ -167,7 +173,7 @@ func (m *machine) output(ctx context.Context, k errand, r *report, res *sandboxc
 	}
 	// The machine keeps the files only as long as something of them is missing here.
 	left := streams[0].have < streams[0].total || streams[1].have < streams[1].total
-	var failed error
+	failed := r.cut
 	for _, s := range streams {
 		for failed == nil && s.have < min(s.total, mostPaged) {
 			n := min(pageBytes, min(s.total, mostPaged)-s.have)
@@ -188,7 +194,7 @@ func (m *machine) output(ctx context.Context, k errand, r *report, res *sandboxc
 	if failed != nil {
 		said := failed.Error()
 		if own, ok := errors.AsType[*sandboxcore.Error](failed); ok {
-			said = own.Said
+			said = strings.TrimSpace(own.Said + " " + own.Next)
 		}
 		res.Notice = joinNotices(res.Notice, "Output could not be brought back whole: "+said)
 	}

@@ -22,6 +22,8 @@ type report struct {
 	// sum is the digest of a file, lower-case hex.
 	sum   string
 	parts map[string][]byte
+	// cut is why the rest of the streams did not come; nil when nothing is missing.
+	cut error
 }
 
 var sumPattern = regexp.MustCompile(`^[0-9a-f]{64}$`)
@@ -75,6 +77,45 @@ func parseReport(id, text string) (*report, error) {
 	}
 	if !complete {
 		return nil, errNoReport
+	}
+	return r, nil
+}
+
+// parseHead reads the beginning of a report of a run: how it ended, and what is there of both streams. why is why there is no
+// more of it.
+func parseHead(id, text string, why error) (*report, error) {
+	r := &report{number: map[string]int64{}, parts: map[string][]byte{}, cut: why}
+	stream, encoded := "out", map[string]string{}
+	for line := range strings.Lines(text) {
+		line = strings.TrimRight(line, "\r\n")
+		mine, ok := strings.CutPrefix(line, reportMark+" "+id+" ")
+		switch {
+		case r.word == "" && !ok:
+		case r.word == "":
+			words := strings.Fields(mine)
+			if len(words) == 0 || words[0] != "exit" {
+				return nil, errNoReport
+			}
+			r.word = "exit"
+			if err := r.read(words); err != nil {
+				return nil, err
+			}
+		case ok && mine == "out":
+			stream = "err"
+		case !strings.HasPrefix(line, reportMark):
+			encoded[stream] += line
+		}
+	}
+	if r.word == "" {
+		return nil, errNoReport
+	}
+	for _, name := range []string{"out", "err"} {
+		whole := encoded[name][:len(encoded[name])/4*4]
+		raw, err := base64.StdEncoding.DecodeString(whole)
+		if err != nil {
+			return nil, fmt.Errorf("%w: a part of it is no base64", errNoReport)
+		}
+		r.parts[name], r.number["here "+name] = raw, int64(len(raw))
 	}
 	return r, nil
 }

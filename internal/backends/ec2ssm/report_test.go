@@ -15,6 +15,9 @@ func FuzzReport(f *testing.F) {
 	f.Add(say + "page out 0 10\n" + say + "out\n" + say + "done")
 	f.Add(say + "exit")
 	f.Fuzz(func(t *testing.T, text string) {
+		if head, err := parseHead(id, text, errNoReport); err == nil && (head.number["exit"] < 0 || head.number["exit"] > 255 || head.cut == nil) {
+			t.Errorf("status %d of a head", head.number["exit"])
+		}
 		r, err := parseReport(id, text)
 		if err != nil {
 			return

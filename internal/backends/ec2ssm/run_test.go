@@ -208,9 +208,13 @@ func TestOutputThroughS3(t *testing.T) {
 			return nil
 		}
 		p.peer.Unlock()
-		o = m.try(t.Context(), script(`head -c 100000 /dev/zero | tr '\0' a`))
+		o = m.try(t.Context(), script(`head -c 100000 /dev/zero | tr '\0' a; echo hi >&2; exit 5`))
 		if test.says != "" {
-			refused(t, o.err, sandboxcore.CodeUnknownOutcome, test.says)
+			// How it ended is known, and what SSM keeps itself is here; the rest is counted, and it is told what to mend.
+			n := int64(len(o.stdout))
+			if o.err != nil || o.ExitCode != 5 || n < 10_000 || n+o.StdoutLost != 100_000 || o.StderrLost != 3 || strings.Trim(o.stdout, "a") != "" || !strings.Contains(o.Notice, test.says) {
+				t.Errorf("%d: %v, exit %d, %d bytes here, %d and %d lost, %q", status, o.err, o.ExitCode, n, o.StdoutLost, o.StderrLost, o.Notice)
+			}
 		} else if o.err != nil || len(o.stdout) != 100_000 {
 			t.Errorf("%d: %v, %d bytes", status, o.err, len(o.stdout))
 		}
