@@ -24,12 +24,12 @@ func newSigningKey(ctx context.Context, home string) (*signingKey, error) {
 	}
 	k := &signingKey{home: home, env: append(clean(os.Environ(), "GNUPGHOME", "GPG_AGENT_INFO"), "GNUPGHOME="+home)}
 	if _, err := k.gpg(ctx, "--pinentry-mode", "loopback", "--passphrase", "", "--quick-generate-key", "release-check <release-check@localhost>", "rsa2048", "sign", "1d"); err != nil {
-		k.close()
+		k.close(ctx)
 		return nil, fmt.Errorf("make a signing key (is gpg installed?): %w", err)
 	}
 	list, err := k.gpg(ctx, "--with-colons", "--list-secret-keys")
 	if err != nil {
-		k.close()
+		k.close(ctx)
 		return nil, err
 	}
 	for line := range strings.Lines(list) {
@@ -38,7 +38,7 @@ func newSigningKey(ctx context.Context, home string) (*signingKey, error) {
 			return k, nil
 		}
 	}
-	k.close()
+	k.close(ctx)
 	return nil, errors.New("gpg made a key and does not list it")
 }
 
@@ -46,9 +46,9 @@ func (k *signingKey) gpg(ctx context.Context, arguments ...string) (string, erro
 	return output(ctx, k.home, k.env, "gpg", append([]string{"--batch", "--quiet"}, arguments...)...)
 }
 
-// close ends the agent that gpg started for the key ring.
-func (k *signingKey) close() {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+// close ends the agent that gpg started for the key ring, also after an interrupt.
+func (k *signingKey) close(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
 	_, _ = output(ctx, ".", k.env, "gpgconf", "--kill", "all")
 }

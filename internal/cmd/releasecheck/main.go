@@ -21,8 +21,8 @@ import (
 
 const (
 	name = "terraform-provider-agentkernel"
-	// version is one that no release ever gets.
-	version = "9999.0.0"
+	// version is one that no release ever gets. Its first number is below 2: Go takes no other tag for this module.
+	version = "0.9999.0"
 )
 
 type programs []string
@@ -77,7 +77,7 @@ func run(ctx context.Context, tools tools) (err error) {
 	if err != nil {
 		return err
 	}
-	defer key.close()
+	defer key.close(ctx)
 	first, err := build(ctx, tools, key, filepath.Join(work, "first"), targets, "")
 	if err != nil {
 		return err

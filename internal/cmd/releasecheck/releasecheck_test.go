@@ -104,7 +104,7 @@ func (b *built) lay(t *testing.T, files map[string]string) {
 func TestFilesOfARelease(t *testing.T) {
 	linux := []target{{"linux", "amd64"}}
 	archive := archiveFiles(linux[0])[0]
-	if archive != "terraform-provider-agentkernel_9999.0.0_linux_amd64.zip" {
+	if archive != "terraform-provider-agentkernel_0.9999.0_linux_amd64.zip" {
 		t.Errorf("the archive is called %s", archive)
 	}
 	for _, test := range []struct {
@@ -114,7 +114,7 @@ func TestFilesOfARelease(t *testing.T) {
 	}{
 		{"right", "", nil, nil},
 		{"an archive is away", "and should be", func(f map[string]string) { delete(f, "dist/"+archive) }, nil},
-		{"one file too many", "and should be", func(f map[string]string) { f["dist/"+name+"_9999.0.0_plan9_amd64.zip"] = "" }, nil},
+		{"one file too many", "and should be", func(f map[string]string) { f["dist/"+name+"_0.9999.0_plan9_amd64.zip"] = "" }, nil},
 		{"no manifest in the sums", manifestName, func(f map[string]string) { delete(f, "terraform-registry-manifest.json") }, nil},
 		{"another protocol", "should be 1 with 6.0", func(f map[string]string) {
 			f["terraform-registry-manifest.json"] = strings.Replace(manifest, "6.0", "5.0", 1)
