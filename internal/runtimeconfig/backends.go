@@ -1,6 +1,8 @@
 package runtimeconfig
 
 import (
+	"maps"
+	"slices"
 	"strconv"
 
 	"github.com/agentkernel/terraform-provider-agentkernel/internal/sandboxcore"
@@ -102,7 +104,7 @@ func renamed(v any, names map[string]string) (any, []string) {
 	}
 	var omitted []string
 	out := map[string]any{}
-	for _, name := range sortedKeys(m) {
+	for _, name := range slices.Sorted(maps.Keys(m)) {
 		to, ok := names[name]
 		if !ok {
 			omitted = append(omitted, name)

@@ -2,6 +2,7 @@ package runtimeconfig
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 
@@ -31,7 +32,7 @@ func (r *renderer) judge(p *sandboxcore.Profile, b backend) {
 		"policy.network_egress": network, "policy.fs_allow_read": b.filesystem, "policy.fs_allow_write": b.filesystem,
 		"policy.cpu": b.resources, "policy.memory_mb": b.resources,
 	}
-	for _, dimension := range sortedKeys(limited) {
+	for _, dimension := range slices.Sorted(maps.Keys(limited)) {
 		switch {
 		case !limited[dimension]:
 		case !declared[dimension] && pol.Strict:

@@ -2,6 +2,7 @@ package runtimeconfig
 
 import (
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -126,7 +127,7 @@ func (r *renderer) section(list object) object {
 		s.put("broker", b)
 	}
 	s.put("profiles", list)
-	for _, kind := range sortedKeys(o.APIKeyEnv) {
+	for _, kind := range slices.Sorted(maps.Keys(o.APIKeyEnv)) {
 		if !slices.Contains(APIKeyBackends(), sandboxcore.BackendType(kind)) {
 			r.refuse("api_key_env", fmt.Sprintf("Agent Kernel knows no API key of the backend %s.", sandboxcore.Quoted(kind)), "Use the keys daytona and e2b.")
 		}
@@ -266,7 +267,7 @@ func (r *renderer) block(p *sandboxcore.Profile, b backend) object {
 		}
 		o.put(k.name, v)
 	}
-	for _, name := range sortedKeys(p.Settings) {
+	for _, name := range slices.Sorted(maps.Keys(p.Settings)) {
 		if !written[name] {
 			r.omitted = append(r.omitted, path(p, string(p.Type)+"."+name))
 		}

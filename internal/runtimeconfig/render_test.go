@@ -3,6 +3,7 @@ package runtimeconfig_test
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -100,7 +101,7 @@ func TestGolden(t *testing.T) {
 			got := render(t, o, specs...)
 			var b strings.Builder
 			b.WriteString(got.YAML + "--- json\n" + got.JSON + "\n--- env\n")
-			for _, name := range keysOf(got.Env) {
+			for _, name := range slices.Sorted(maps.Keys(got.Env)) {
 				fmt.Fprintf(&b, "%s=%s\n", name, got.Env[name])
 			}
 			b.WriteString("--- omitted\n" + strings.Join(append(got.Omitted, ""), "\n") + "--- warnings\n")
@@ -122,15 +123,6 @@ func TestGolden(t *testing.T) {
 			}
 		})
 	}
-}
-
-func keysOf[V any](m map[string]V) []string {
-	out := make([]string, 0, len(m))
-	for k := range m {
-		out = append(out, k)
-	}
-	slices.Sort(out)
-	return out
 }
 
 // TestRoundTrip: what is written is read back by a strict reader of Agent Kernel's keys, in all three forms, and gives the

@@ -3,6 +3,7 @@ package runtimeconfig
 import (
 	"bytes"
 	"encoding/json"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -85,7 +86,7 @@ func node(v any) *yaml.Node {
 		return n
 	case map[string]any:
 		var o object
-		for _, k := range sortedKeys(x) {
+		for _, k := range slices.Sorted(maps.Keys(x)) {
 			o.put(k, x[k])
 		}
 		return node(o)
@@ -129,13 +130,4 @@ func text(s string) *yaml.Node {
 		n.Style = yaml.DoubleQuotedStyle
 	}
 	return n
-}
-
-func sortedKeys[V any](m map[string]V) []string {
-	out := make([]string, 0, len(m))
-	for k := range m {
-		out = append(out, k)
-	}
-	slices.Sort(out)
-	return out
 }
