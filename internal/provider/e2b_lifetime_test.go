@@ -8,11 +8,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentkernel/terraform-provider-agentkernel/internal/backends/e2b"
+	"github.com/agentkernel/terraform-provider-agentkernel/internal/backends"
 	"github.com/agentkernel/terraform-provider-agentkernel/internal/e2bpeer"
 	"github.com/agentkernel/terraform-provider-agentkernel/internal/protocoltest"
 	"github.com/agentkernel/terraform-provider-agentkernel/internal/provider"
-	"github.com/agentkernel/terraform-provider-agentkernel/internal/sandboxcore"
 	"github.com/agentkernel/terraform-provider-agentkernel/internal/testenv"
 )
 
@@ -49,7 +48,7 @@ type lifetime struct {
 
 func (l *lifetime) server() *protocoltest.Server {
 	l.t.Helper()
-	s := protocoltest.New(l.t, provider.New("test", sandboxcore.NewRegistry(e2b.Factory()), provider.WithGetenv(func(string) string { return "" })))
+	s := protocoltest.New(l.t, provider.New("test", backends.Registry(), provider.WithGetenv(func(string) string { return "" })))
 	if d := s.Configure(config{"e2b": config{"api_key": l.peer.Key(), "api_url": l.peer.APIURL(), "sandbox_url": l.peer.SandboxURL()}}); d.HasError() {
 		l.t.Fatalf("configure: %s", d)
 	}
