@@ -105,14 +105,20 @@ var built = sync.OnceValues(func() (string, error) {
 	if mirror, err = os.MkdirTemp("", "agentkernel-mirror-"); err != nil {
 		return "", err
 	}
-	version := filepath.Join("agentkernel", "agentkernel", "0.0.1", runtime.GOOS+"_"+runtime.GOARCH, "terraform-provider-agentkernel_v0.0.1")
-	build := exec.Command("go", "build", "-o", filepath.Join(mirror, "registry.terraform.io", version), ".")
+	place := func(host string) string {
+		return filepath.Join(mirror, host, "agentkernel", "agentkernel", "0.0.1", runtime.GOOS+"_"+runtime.GOARCH)
+	}
+	const name = "terraform-provider-agentkernel_v0.0.1"
+	build := exec.Command("go", "build", "-o", filepath.Join(place("registry.terraform.io"), name), ".")
 	build.Dir = ".."
 	if out, err := build.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("%w\n%s", err, out)
 	}
 	// OpenTofu looks for the same under the name of its own registry.
-	return mirror, os.Symlink("registry.terraform.io", filepath.Join(mirror, "registry.opentofu.org"))
+	if err := os.MkdirAll(place("registry.opentofu.org"), 0o755); err != nil {
+		return "", err
+	}
+	return mirror, os.Link(filepath.Join(place("registry.terraform.io"), name), filepath.Join(place("registry.opentofu.org"), name))
 })
 
 // bench is where examples are applied, with a place for sandboxes.
