@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -25,6 +26,9 @@ var (
 		"IncompleteSignature", "MissingAuthenticationToken", "MissingAuthenticationTokenException", "InvalidAccessKeyId", "InvalidSignature",
 	}
 )
+
+// carried is what a run carries, where AWS repeats a parameter in its message: it would not be known for a secret in there.
+var carried = regexp.MustCompile(`[A-Za-z0-9+/=]{80,}`)
 
 func apiCode(err error) string {
 	if api, ok := errors.AsType[smithy.APIError](err); ok {
@@ -102,7 +106,7 @@ func (e *endpoint) failure(ctx context.Context, err error, attempted, object str
 		operation, service = op.Operation(), strings.ToLower(op.Service())
 	}
 	if api, ok := errors.AsType[smithy.APIError](err); ok {
-		said = fmt.Sprintf("%s (%s).", strings.TrimSuffix(sandboxcore.Printable(api.ErrorMessage()), "."), sandboxcore.Printable(code))
+		said = fmt.Sprintf("%s (%s).", strings.TrimSuffix(sandboxcore.Printable(carried.ReplaceAllString(api.ErrorMessage(), "…")), "."), sandboxcore.Printable(code))
 	}
 	switch {
 	case ctx.Err() != nil && code == "":

@@ -5,6 +5,7 @@ package ec2ssm
 import (
 	"bytes"
 	"context"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -226,4 +227,30 @@ func TestManyAtOnce(t *testing.T) {
 	}
 	all.Wait()
 	nothingLeft(t)
+}
+
+// TestAnswerThatRepeatsTheRun: what a run carried stands in no error, whatever AWS repeats of it.
+func TestAnswerThatRepeatsTheRun(t *testing.T) {
+	p := newPlace(t)
+	b := p.bind(p.spec(with(keyAllowSecrets, true)), sandboxcore.DefaultPrincipal())
+	text := base64.StdEncoding.EncodeToString([]byte("T='canary-token'; export T " + strings.Repeat("# more of it\n", 20)))
+	for _, action := range []string{"ssm:SendCommand", "ssm:GetCommandInvocation"} {
+		p.peer.Lock()
+		p.peer.Fault = func(a string, _ int) *ssmpeer.Fault {
+			if a == action {
+				return &ssmpeer.Fault{Code: "ValidationException", Message: "Value '{commands=[printf %s '" + text + "' >>x]}' at 'parameters' failed"}
+			}
+			return nil
+		}
+		p.peer.Unlock()
+		_, err := p.run(t.Context(), sandboxcore.ExecRequest{Binding: &b, Kind: sandboxcore.RunScript, Text: []byte("true"), SecretEnv: map[string]string{"T": "token"}})
+		if sandboxcore.CodeOf(err) == "" || !strings.Contains(err.Error(), "at 'parameters' failed") {
+			t.Fatalf("%v", err)
+		}
+		for i := range len(text) - 12 {
+			if strings.Contains(err.Error(), text[i:i+12]) {
+				t.Fatalf("%s: a part of the run stands in the error: %v", action, err)
+			}
+		}
+	}
 }
