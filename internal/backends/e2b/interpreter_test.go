@@ -379,8 +379,13 @@ func TestInterpreterStreams(t *testing.T) {
 	_, err := s.Run(t.Context(), req, writerFunc(func([]byte) (int, error) { return 0, errors.New("full") }), io.Discard)
 	wantError2(t, err, sandboxcore.CodeUnknownOutcome)
 	// The sandbox goes while it runs.
+	var killed sync.WaitGroup
 	_, err = s.Run(t.Context(), sandboxcore.RunRequest{Kind: sandboxcore.RunCode, Language: "python", Text: []byte("print(1, flush=True)\nimport time; time.sleep(60)"), Timeout: time.Minute},
-		writerFunc(func(p []byte) (int, error) { go peer.Kill(s.info.NativeID); return len(p), nil }), io.Discard)
+		writerFunc(func(p []byte) (int, error) {
+			killed.Go(func() { peer.Kill(s.info.NativeID) })
+			return len(p), nil
+		}), io.Discard)
+	killed.Wait()
 	wantError(t, err, sandboxcore.CodeUnknownOutcome)
 }
 

@@ -353,3 +353,41 @@ func TestEnvdURL(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestCodeInterpreter: code goes to the interpreter only where the manifest lists it, and only then does a request leave.
+func TestCodeInterpreter(t *testing.T) {
+	agent := sandboxcore.DefaultPrincipal()
+	use := func(in *sandboxcore.ProfileInput) {
+		in.Blocks["plugin"]["code_runner"], in.Blocks["plugin"]["template"] = "code_interpreter", "code-interpreter-v1"
+	}
+	for _, listed := range []bool{false, true} {
+		manifest := text("https://api.acme.example", "api.acme.example")
+		if listed {
+			manifest = strings.Replace(manifest, `"files.rw"`, `"files.rw", "code.interpret"`, 1)
+		}
+		reg, p, err := resolve(t, write(t, manifest), use)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = reg.Decide(p, &agent, nil)
+		if listed && err != nil || !listed && !(sandboxcore.IsCode(err, sandboxcore.CodePluginFeature) && strings.Contains(err.Error(), featureCode)) {
+			t.Errorf("listed %v: %v", listed, err)
+		}
+		if caps, err := reg.Capabilities(p); err != nil || !caps.Stateful {
+			t.Errorf("%+v, %v", caps, err)
+		}
+		_, err = reg.Decide(p, &agent, &sandboxcore.Operation{Name: sandboxcore.OpRun, Kind: sandboxcore.RunCode, Language: "python", Stdin: true})
+		if listed && !sandboxcore.IsCode(err, sandboxcore.CodeOperation) {
+			t.Errorf("stdin: %v", err)
+		}
+		m, said := parse([]byte(manifest))
+		if said != "" {
+			t.Fatal(said)
+		}
+		for _, path := range []string{"/execute", "/contexts", "/contexts/x/restart"} {
+			if err := m.guard(httptest.NewRequestWithContext(t.Context(), http.MethodPost, "https://api.acme.example"+path, http.NoBody)); (err == nil) != listed {
+				t.Errorf("listed %v, %s: %v", listed, path, err)
+			}
+		}
+	}
+}
