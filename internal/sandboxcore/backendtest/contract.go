@@ -116,9 +116,9 @@ func (s *suite) profile(t *testing.T, change func(*sandboxcore.ProfileInput)) *s
 	return p
 }
 
-func (s *suite) spec(t *testing.T, change func(*sandboxcore.ProfileInput)) string {
+func (s *suite) spec(t *testing.T) string {
 	t.Helper()
-	spec, err := sandboxcore.EncodeSpec(s.profile(t, change))
+	spec, err := sandboxcore.EncodeSpec(s.profile(t, nil))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -144,7 +144,7 @@ type box struct {
 
 func (s *suite) box(t *testing.T, with func(*sandboxcore.SandboxRequest)) *box {
 	t.Helper()
-	b := &box{suite: s, engine: s.engine(t), spec: s.spec(t, nil)}
+	b := &box{suite: s, engine: s.engine(t), spec: s.spec(t)}
 	req := sandboxcore.SandboxRequest{Spec: b.spec, Name: "contract-" + token(), Principal: sandboxcore.DefaultPrincipal()}
 	if with != nil {
 		with(&req)

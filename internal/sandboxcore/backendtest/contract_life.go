@@ -83,7 +83,7 @@ func (s *suite) oneShot(t *testing.T) {
 	before := s.count(t, e)
 	exec := func(ctx context.Context, code string, change func(*sandboxcore.ExecRequest)) (sandboxcore.ExecResult, error) {
 		req := sandboxcore.ExecRequest{
-			Spec: s.spec(t, nil), Kind: sandboxcore.RunCode, Language: "python", Text: []byte(code), Principal: sandboxcore.DefaultPrincipal(), Timeout: time.Minute,
+			Spec: s.spec(t), Kind: sandboxcore.RunCode, Language: "python", Text: []byte(code), Principal: sandboxcore.DefaultPrincipal(), Timeout: time.Minute,
 		}
 		if change != nil {
 			change(&req)
@@ -184,7 +184,7 @@ func (s *suite) refusal(t *testing.T) {
 		"principal":         func(r *sandboxcore.ExecRequest) { r.Principal.Mode = sandboxcore.IdentityUser },
 		"edited spec":       func(r *sandboxcore.ExecRequest) { r.Spec = strings.Replace(r.Spec, "{", "{ ", 1) },
 	} {
-		req := sandboxcore.ExecRequest{Spec: s.spec(t, nil), Kind: sandboxcore.RunCode, Language: "python", Text: []byte("print(1)"), Principal: sandboxcore.DefaultPrincipal()}
+		req := sandboxcore.ExecRequest{Spec: s.spec(t), Kind: sandboxcore.RunCode, Language: "python", Text: []byte("print(1)"), Principal: sandboxcore.DefaultPrincipal()}
 		change(&req)
 		if _, err := e.Exec(t.Context(), req); sandboxcore.CodeOf(err) == "" {
 			t.Errorf("%s: %v", name, err)
@@ -258,7 +258,7 @@ func (s *suite) noSecretEnv(t *testing.T) {
 			r.EnvWO, r.EnvWOVersion = map[string]string{"C": "write-only-" + canary}, &version
 		},
 	} {
-		req := sandboxcore.SandboxRequest{Spec: s.spec(t, nil), Name: "refused", Principal: sandboxcore.DefaultPrincipal()}
+		req := sandboxcore.SandboxRequest{Spec: s.spec(t), Name: "refused", Principal: sandboxcore.DefaultPrincipal()}
 		secret(&req)
 		_, err := s.engine(t).CreateSandbox(t.Context(), req, func(sandboxcore.SandboxInfo) { t.Errorf("%s: it was created", name) })
 		s.wantCode(t, err, sandboxcore.CodeOperation)
