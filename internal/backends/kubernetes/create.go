@@ -124,8 +124,13 @@ func (b *building) createPod(ctx context.Context, c *client, pod *corev1.Pod) (*
 	}
 	var answered apierrors.APIStatus
 	if !asStatus(err, &answered) {
+		pods := b.e.own.kube.CoreV1().Pods(pod.Namespace)
 		b.e.removeLost(ctx, pod.Namespace+"/"+pod.Name, func(ctx context.Context) error {
-			return b.e.own.kube.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{})
+			made, err := pods.Get(ctx, pod.Name, metav1.GetOptions{})
+			if err != nil || made.Labels[sandboxcore.MarkRequest] != pod.Labels[sandboxcore.MarkRequest] {
+				return err
+			}
+			return pods.Delete(ctx, pod.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &made.UID}})
 		})
 	}
 	next := "Correct what the API server complains about."

@@ -122,7 +122,7 @@ func (p pluginLimit) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	done := make(chan answer, 1)
 	go func() {
-		res, err := p.RoundTripper.RoundTrip(req)
+		res, err := p.RoundTripper.RoundTrip(req) //nolint:bodyclose // whoever takes the answer closes it
 		done <- answer{res, err}
 	}()
 	select {

@@ -22,6 +22,7 @@ import (
 	"testing"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
 	"github.com/agentkernel/terraform-provider-agentkernel/internal/sandboxcore"
@@ -37,6 +38,8 @@ type front struct {
 	cutUp  atomic.Int64
 	noMore atomic.Bool
 	upCut  atomic.Bool
+	// lose loses the answers to requests that make a pod.
+	lose atomic.Bool
 	// noWebSocket answers upgrades to WebSocket like a server or a proxy that does not know them.
 	noWebSocket atomic.Bool
 	execs       atomic.Int64 // exec requests that reached the server
@@ -79,6 +82,9 @@ func (c *cluster) front(t testing.TB) *front {
 		case f.tooMany.Add(-1) >= 0:
 			w.Header().Set("Retry-After", "1")
 			http.Error(w, "later", http.StatusTooManyRequests)
+		case f.lose.Load() && r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, "/pods"):
+			proxy.ServeHTTP(httptest.NewRecorder(), r)
+			panic(http.ErrAbortHandler)
 		case !strings.HasSuffix(r.URL.Path, "/exec"):
 			f.calls.Add(1)
 			proxy.ServeHTTP(w, r)
@@ -329,6 +335,34 @@ func TestBusyServerAndAddresses(t *testing.T) {
 	for _, line := range f.lines {
 		if strings.Contains(line, "canary") || strings.Contains(line, "print") {
 			t.Errorf("an address holds what a user wrote: %s", line)
+		}
+	}
+}
+
+// A create whose answer is lost: what it made is found by its name and its mark, and removed.
+func TestCreateWhoseAnswerIsLost(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	f := c.front(t)
+	f.lose.Store(true)
+	e := dial(t, f.settings())
+	_, err := e.Create(t.Context(), request(c.profile()), func(sandboxcore.SandboxInfo) { t.Error("it was told as created") })
+	if err == nil {
+		t.Fatal("no error")
+	}
+	f.mu.Lock()
+	made := strings.Contains(strings.Join(f.lines, "\n"), "POST /api/v1/namespaces/"+c.ns+"/pods")
+	f.mu.Unlock()
+	if !made {
+		t.Error("nothing was made")
+	}
+	pods, err := c.e.own.kube.CoreV1().Pods(c.ns).List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, pod := range pods.Items {
+		if pod.DeletionTimestamp == nil {
+			t.Errorf("left behind: %s", pod.Name)
 		}
 	}
 }

@@ -196,7 +196,8 @@ print(os.environ['TOKEN'])`).ok(t)
 		r.Env = map[string]string{"A": strings.Repeat("x", maxEnvBytes)}
 	}), func(sandboxcore.SandboxInfo) { t.Error("it was created") })
 	refused(t, err, sandboxcore.CodeValue, "bytes")
-	env, err := mustFind(t, c, s).(*sandbox).ReadEnv(t.Context())
+	again := mustFind(t, c, s).(*sandbox) //nolint:forcetypeassert // a test
+	env, err := again.ReadEnv(t.Context())
 	if err != nil || env["TOKEN"] != "value-of-the-token" || len(env) != 1 {
 		t.Errorf("%v, %v", env, err)
 	}

@@ -1,17 +1,19 @@
 package kubernetes
 
 import (
+	"os/exec"
 	"path/filepath"
 	"testing"
 
 	"github.com/agentkernel/terraform-provider-agentkernel/internal/sandboxcore"
 	"github.com/agentkernel/terraform-provider-agentkernel/internal/sandboxcore/backendtest"
-	"github.com/agentkernel/terraform-provider-agentkernel/internal/testenv"
 )
 
 // The contract for workload = "sandbox", with the project's own definitions and a test double in the place of its controller.
 func TestSandboxWorkloadContract(t *testing.T) {
-	c := clusterOf(t, testenv.KubernetesClusterAlone(t))
+	// Another definition in the cluster disturbs nobody but the test that begins without it, and that one is alone.
+	t.Parallel()
+	c := newCluster(t)
 	if c.AuditLog == "" {
 		t.Skip("SKIP kubernetes: definitions are not changed in a cluster that was not started here; enable with: make cluster-up")
 	}
@@ -39,7 +41,11 @@ func (c *cluster) somebodysSandbox(t *testing.T) (nativeID string, untouched fun
 		return c.kubectl(t, "get", "sandboxes.agents.x-k8s.io", "foreign", "-o", "jsonpath={.metadata.uid} {.metadata.labels} {.metadata.deletionTimestamp}")
 	}
 	before := look(t)
-	t.Cleanup(func() { c.kubectl(t, "delete", "-f", manifest) })
+	t.Cleanup(func() {
+		if out, err := exec.Command(c.Kubectl, "--kubeconfig", c.Kubeconfig, "--namespace", c.ns, "delete", "-f", manifest).CombinedOutput(); err != nil {
+			t.Errorf("%v: %s", err, out)
+		}
+	})
 	return c.ns + "/sandbox/foreign", func(t *testing.T) {
 		t.Helper()
 		if now := look(t); now != before {

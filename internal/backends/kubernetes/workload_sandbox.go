@@ -161,7 +161,14 @@ func (b *building) sandbox(ctx context.Context) (sandboxcore.ManagedSandbox, err
 	if err != nil {
 		var answered apierrors.APIStatus
 		if own, cerr := b.e.sandboxClient(b.e.own, api, b.o.namespace); cerr == nil && !asStatus(err, &answered) {
-			b.e.removeLost(ctx, b.o.namespace+"/"+object.GetName(), func(ctx context.Context) error { return own.Delete(ctx, object.GetName(), metav1.DeleteOptions{}) })
+			b.e.removeLost(ctx, b.o.namespace+"/"+object.GetName(), func(ctx context.Context) error {
+				made, err := own.Get(ctx, object.GetName(), metav1.GetOptions{})
+				if err != nil || made.GetLabels()[sandboxcore.MarkRequest] != object.GetLabels()[sandboxcore.MarkRequest] {
+					return err
+				}
+				uid := made.GetUID()
+				return own.Delete(ctx, object.GetName(), metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}})
+			})
 		}
 		return nil, b.e.failure(call, err, sandboxcore.CodeProvision, attemptedCreate, "namespace "+b.o.namespace, "Correct what the API server complains about.")
 	}

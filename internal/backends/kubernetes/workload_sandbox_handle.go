@@ -66,8 +66,8 @@ func (o *sandboxObject) ready(ctx context.Context, s *sandbox) error {
 		if now.object.uid != o.uid {
 			return gone("the sandbox could not be used", s.info.NativeID, "Another Sandbox has taken its name.")
 		}
-		switch {
-		case now.info.Status == sandboxcore.StatusRunning:
+		switch now.info.Status {
+		case sandboxcore.StatusRunning:
 			s.pod, s.podUID, s.owned, s.info.Status, o.verified = now.pod, now.podUID, now.owned, now.info.Status, now.object.verified
 			if !isolated(p) || o.verified == string(s.podUID) {
 				return nil
@@ -83,7 +83,7 @@ func (o *sandboxObject) ready(ctx context.Context, s *sandbox) error {
 			defer done()
 			checking = true
 			continue
-		case now.info.Status == sandboxcore.StatusPaused:
+		case sandboxcore.StatusPaused:
 			return &sandboxcore.Error{
 				Code: sandboxcore.CodeStopped, Attempted: "the sandbox could not be used", Object: objectID(s.info.NativeID), Said: "It is paused.",
 				Next: "Set desired_state = \"running\" on the sandbox first.", Attribute: []string{"desired_state"},

@@ -159,7 +159,14 @@ func (k *controller) reconcile(ctx context.Context, o *unstructured.Unstructured
 		}
 		volume := claim.Name
 		claim.Name, claim.Namespace, claim.OwnerReferences = volume+"-"+o.GetName(), k.c.ns, []metav1.OwnerReference{owner}
-		if _, err := k.c.e.own.kube.CoreV1().PersistentVolumeClaims(k.c.ns).Create(ctx, claim, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+		volumes := k.c.e.own.kube.CoreV1().PersistentVolumeClaims(k.c.ns)
+		if _, err := volumes.Create(ctx, claim, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+			return err
+		}
+		// The scheduler looks at a pod whose claim was bound a moment too late only minutes later. Storage classes of real
+		// clusters bind when there is a pod; the volumes here are there before.
+		now, err := volumes.Get(ctx, claim.Name, metav1.GetOptions{})
+		if err != nil || now.Status.Phase != corev1.ClaimBound {
 			return err
 		}
 		made.Spec.Volumes = append(made.Spec.Volumes, corev1.Volume{Name: volume, VolumeSource: corev1.VolumeSource{
