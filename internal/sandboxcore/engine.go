@@ -177,7 +177,7 @@ func (e *Engine) CheckBackends() error {
 // now is no refusal, since it may exist by the time of the apply.
 func (e *Engine) Admit(ctx context.Context, p *Profile, op Operation, atPlan bool) (err error) {
 	ctx, end := e.step(ctx, "admit", &AuditRecord{Backend: p.Type})
-	defer func() { end(err) }()
+	defer end(&err)
 	if atPlan && e.cfg.Unknown[p.Type] {
 		return nil
 	}
@@ -207,14 +207,14 @@ func relax(p *Profile, err error) error {
 // Offers asks what the machine or engine of a backend type really has. Unreachable is an answer, not an error.
 func (e *Engine) Offers(ctx context.Context, t BackendType) (o Offer, err error) {
 	ctx, end := e.step(ctx, "probe", &AuditRecord{Backend: t})
-	defer func() { end(err) }()
+	defer end(&err)
 	ep, err := e.endpoint(ctx, t)
 	if err == nil {
 		o, err = ep.Offers(ctx)
 	}
 	if err != nil {
 		if IsCode(err, CodeUnreachable) {
-			return Offer{Reason: err.Error()}, nil
+			return Offer{Reason: e.redacted(err).Error()}, nil
 		}
 		return Offer{}, err
 	}
@@ -322,6 +322,12 @@ func (e *Engine) refused(rec AuditRecord, err error) error {
 	for _, v := range AllErrors(err, CodeValue) {
 		rec.Codes = append(rec.Codes, v.Code)
 		rec.Reasons = append(rec.Reasons, v.Said)
+	}
+	if len(rec.Reasons) > 0 {
+		redactor := NewRedactor(e.secretValues()...)
+		for i, said := range rec.Reasons {
+			rec.Reasons[i] = redactor.String(said)
+		}
 	}
 	if aerr := e.audit(rec); aerr != nil {
 		return aerr

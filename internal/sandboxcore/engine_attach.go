@@ -32,7 +32,7 @@ func (e *Engine) Attach(ctx context.Context, spec string, principal Principal) (
 	ctx = withPrincipal(ctx, principal)
 	rec := AuditRecord{Operation: OpAttach, Principal: &principal}
 	ctx, end := e.step(ctx, "attach", &rec)
-	defer func() { end(err) }()
+	defer end(&err)
 	p, verdict, err := e.CheckAttach(spec, &principal)
 	rec.Unenforced = verdict.Unenforced
 	if p != nil {

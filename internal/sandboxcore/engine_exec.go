@@ -204,7 +204,7 @@ func (e *Engine) Exec(ctx context.Context, req ExecRequest) (result ExecResult, 
 	ctx = withPrincipal(ctx, req.Principal)
 	rec := AuditRecord{Operation: OpRun, Principal: &req.Principal, RunID: result.RunID}
 	ctx, end := e.step(ctx, "run", &rec)
-	defer func() { end(err) }()
+	defer end(&err)
 	rec.CodeSHA256, rec.CodeBytes = codeDigest(req)
 	p, verdict, err := e.CheckExec(req)
 	rec.Unenforced = verdict.Unenforced
@@ -227,7 +227,7 @@ func (e *Engine) Exec(ctx context.Context, req ExecRequest) (result ExecResult, 
 	}
 	started := e.cfg.Now()
 	_ = e.secretValues(secrets, req.EnvWO) // known from here on
-	err = NewRedactor(e.secretValues()...).Error(e.exec(ctx, &rec, p, req, env, &result))
+	err = e.redacted(e.exec(ctx, &rec, p, req, env, &result))
 	rec.ExitCode = exitCode(result, err)
 	if done := e.finished(rec, started, err); err == nil && done != nil {
 		// The code did run: whoever cleans up after a failed run has to know.
@@ -364,7 +364,7 @@ func (e *Engine) oneShot(ctx context.Context, rec *AuditRecord, ep Endpoint, p *
 		}
 		return sb.Destroy(ctx)
 	})
-	end(cleanup)
+	end(&cleanup)
 	if cleanup == nil {
 		return err
 	}
@@ -472,7 +472,7 @@ func (e *Engine) collectFiles(ctx context.Context, where Environment, files []st
 		return nil
 	}
 	ctx, end := e.step(ctx, "collect files", nil)
-	defer func() { end(err) }()
+	defer end(&err)
 	left := int64(MaxOutputFilesBytes)
 	for _, name := range files {
 		bad := func(said, next string, err error) error {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"io/fs"
 	"slices"
@@ -142,7 +141,7 @@ func isAwake(where Environment) bool {
 // onFile takes an operation on a file through the gate and the audit log.
 func (e *Engine) onFile(ctx context.Context, rec AuditRecord, req FileRequest, do func(context.Context, Environment) error) (err error) {
 	ctx, end := e.step(ctx, rec.Operation, &rec)
-	defer func() { end(err) }()
+	defer end(&err)
 	ctx, cancel := context.WithTimeout(withPrincipal(ctx, req.Principal), fileTimeout)
 	defer cancel()
 	rec.Principal, rec.Backend, rec.ID, rec.Fingerprint = &req.Principal, req.Binding.Backend, req.Binding.ID, Fingerprint(req.Binding.Spec)
@@ -161,11 +160,7 @@ func (e *Engine) onFile(ctx context.Context, rec AuditRecord, req FileRequest, d
 		}
 		err = do(ctx, where)
 	}
-	done := e.finished(rec, started, err)
-	if errors.Is(err, fs.ErrNotExist) {
-		return err // an answer
-	}
-	return NewRedactor(e.secretValues()...).Error(done)
+	return e.finished(rec, started, err)
 }
 
 func (e *Engine) openForFile(ctx context.Context, rec *AuditRecord, p *Profile, req FileRequest) (Environment, error) {

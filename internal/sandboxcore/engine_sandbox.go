@@ -141,7 +141,7 @@ func (e *Engine) CreateSandbox(ctx context.Context, req SandboxRequest, onCreate
 	rec := AuditRecord{Operation: OpCreate, Fingerprint: Fingerprint(req.Spec), Principal: &req.Principal}
 	ctx = withPrincipal(ctx, req.Principal)
 	ctx, end := e.step(ctx, "create sandbox", &rec)
-	defer func() { end(err) }()
+	defer end(&err)
 	p, verdict, err := e.CheckSandbox(req)
 	if p != nil {
 		rec.Backend = p.Type
@@ -171,14 +171,14 @@ func (e *Engine) CreateSandbox(ctx context.Context, req SandboxRequest, onCreate
 		return SandboxInfo{}, err
 	}
 	started := e.cfg.Now()
-	redactor := NewRedactor(e.secretValues(secrets, req.EnvWO)...)
+	_ = e.secretValues(secrets, req.EnvWO) // known from here on
 	info, err = e.create(ctx, ep, p, req, env, func(i SandboxInfo) {
 		i.Endpoint = endpoint
 		rec.ID = SandboxID(p.Type, i.NativeID)
 		onCreated(i)
 	})
 	info.Endpoint = endpoint
-	return info, e.finished(rec, started, redactor.Error(err))
+	return info, e.finished(rec, started, err)
 }
 
 func (e *Engine) create(ctx context.Context, ep Endpoint, p *Profile, req SandboxRequest, env map[string]string, onCreated func(SandboxInfo)) (SandboxInfo, error) {
@@ -215,7 +215,7 @@ func (e *Engine) create(ctx context.Context, ep Endpoint, p *Profile, req Sandbo
 
 func (e *Engine) install(ctx context.Context, env Environment, p *Profile, packages []string) (err error) {
 	ctx, end := e.step(ctx, "install packages", nil)
-	defer func() { end(err) }()
+	defer end(&err)
 	req := installRequest(packages)
 	req.Timeout = max(seconds(p.Policy.Timeout), 10*time.Minute)
 	req.Grace = runGrace
@@ -286,7 +286,7 @@ func otherEndpoint(ref SandboxRef, endpoint string) *Error {
 // ReadSandbox looks at a sandbox. CodeGone only when the endpoint that it was made at says so.
 func (e *Engine) ReadSandbox(ctx context.Context, ref SandboxRef) (_ SandboxInfo, err error) {
 	ctx, end := e.step(ctx, "read sandbox", &AuditRecord{Backend: ref.Backend, ID: ref.id()})
-	defer func() { end(err) }()
+	defer end(&err)
 	sb, endpoint, err := e.open(ctx, ref, false)
 	if err != nil {
 		return SandboxInfo{}, err
@@ -300,7 +300,7 @@ func (e *Engine) ReadSandbox(ctx context.Context, ref SandboxRef) (_ SandboxInfo
 // changed in place since where the backend cannot record such a change. A spec that cannot be read is given as it is.
 func (e *Engine) LiveSpec(ctx context.Context, t BackendType, info SandboxInfo) (_ string, err error) {
 	ctx, end := e.step(ctx, "read live limits", &AuditRecord{Backend: t, ID: SandboxID(t, info.NativeID), Fingerprint: Fingerprint(info.Marks.Spec)})
-	defer func() { end(err) }()
+	defer end(&err)
 	ep, err := e.endpoint(ctx, t)
 	if err != nil {
 		return "", err
@@ -324,7 +324,7 @@ func (e *Engine) UpdateSandbox(ctx context.Context, ref SandboxRef, up SandboxUp
 	ctx = withPrincipal(ctx, up.Principal)
 	rec := AuditRecord{Operation: OpUpdate, Backend: ref.Backend, Endpoint: ref.Endpoint, ID: ref.id(), Fingerprint: Fingerprint(up.Spec), Principal: &up.Principal}
 	ctx, end := e.step(ctx, "update sandbox", &rec)
-	defer func() { end(err) }()
+	defer end(&err)
 	p, err := e.cfg.Registry.ParseSpec(up.Spec)
 	if err != nil {
 		return SandboxInfo{}, e.refused(rec, err)
@@ -359,7 +359,7 @@ func (e *Engine) UpdateSandbox(ctx context.Context, ref SandboxRef, up SandboxUp
 		info = sb.Info()
 		info.Endpoint = endpoint
 	}
-	return info, e.finished(rec, started, NewRedactor(e.secretValues()...).Error(err))
+	return info, e.finished(rec, started, err)
 }
 
 func (e *Engine) update(ctx context.Context, sb ManagedSandbox, p *Profile, up SandboxUpdate) error {
@@ -415,7 +415,7 @@ func (e *Engine) checkSpecOnObject(ref SandboxRef, marks Marks, p *Profile) erro
 func (e *Engine) DestroySandbox(ctx context.Context, ref SandboxRef) (err error) {
 	rec := AuditRecord{Operation: OpDestroy, Backend: ref.Backend, Endpoint: ref.Endpoint, ID: ref.id(), Verdict: "allowed"}
 	ctx, end := e.step(ctx, "destroy sandbox", &rec)
-	defer func() { end(err) }()
+	defer end(&err)
 	if err := e.audit(rec); err != nil {
 		return err
 	}
@@ -435,7 +435,7 @@ func (e *Engine) DestroySandbox(ctx context.Context, ref SandboxRef) (err error)
 // ListSandboxes gives everything at the endpoint that carries our marks, orphans included.
 func (e *Engine) ListSandboxes(ctx context.Context, t BackendType) (_ []SandboxInfo, err error) {
 	ctx, end := e.step(ctx, "list sandboxes", &AuditRecord{Backend: t})
-	defer func() { end(err) }()
+	defer end(&err)
 	ep, endpoint, err := e.connect(ctx, t)
 	if err != nil {
 		return nil, err

@@ -237,7 +237,7 @@ func (r *Redactor) Error(err error) error {
 	case one != nil:
 		return r.one(one)
 	case r.Contains([]byte(err.Error())):
-		return errors.New(r.String(err.Error()))
+		return &redactedError{r.String(err.Error()), err}
 	}
 	return err
 }
@@ -246,7 +246,18 @@ func (r *Redactor) one(e *Error) *Error {
 	out := *e
 	out.Object, out.Said, out.Next = r.String(e.Object), r.String(e.Said), r.String(e.Next)
 	if e.Err != nil && r.Contains([]byte(e.Err.Error())) {
-		out.Err = errors.New(r.String(e.Err.Error()))
+		out.Err = &redactedError{r.String(e.Err.Error()), e.Err}
 	}
 	return &out
 }
+
+// redactedError is what another error is, and says less. It does not unwrap: the text would be found again.
+type redactedError struct {
+	text string
+	err  error
+}
+
+func (e *redactedError) Error() string { return e.text }
+
+// Is answers for the other error.
+func (e *redactedError) Is(target error) bool { return errors.Is(e.err, target) }

@@ -56,20 +56,30 @@ func (f SpanFacts) failed(err error) SpanFacts {
 	return f
 }
 
-// step begins the span of one step of the engine. The function that it gives ends it with what rec says by then, which may
-// be nil, and with the codes of the error.
-func (e *Engine) step(ctx context.Context, name string, rec *AuditRecord) (context.Context, func(error)) {
+// step begins one step of the engine. The function that it gives ends it: no error leaves a step with a secret in it, since
+// a backend may quote what it was given. The span of the step tells what rec says by then, which may be nil, and the codes
+// of the error.
+func (e *Engine) step(ctx context.Context, name string, rec *AuditRecord) (context.Context, func(*error)) {
 	if e.cfg.Tracer == nil {
-		return ctx, func(error) {}
+		return ctx, func(err *error) { *err = e.redacted(*err) }
 	}
 	ctx, end := e.cfg.Tracer.StartSpan(ctx, SpanStep, name)
-	return ctx, func(err error) {
+	return ctx, func(err *error) {
+		*err = e.redacted(*err)
 		var facts SpanFacts
 		if rec != nil {
 			facts = SpanFacts{Backend: rec.Backend, ID: rec.ID, RunID: rec.RunID, Fingerprint: rec.Fingerprint, ExitCode: rec.ExitCode}
 		}
-		end(facts.failed(err))
+		end(facts.failed(*err))
 	}
+}
+
+// redacted gives err without the values of secrets.
+func (e *Engine) redacted(err error) error {
+	if err == nil {
+		return nil
+	}
+	return NewRedactor(e.secretValues()...).Error(err)
 }
 
 // connected connects to a backend and gives its endpoint with a span around each call. Optional interfaces of that are asked
