@@ -298,6 +298,20 @@ func TestCompatibles(t *testing.T) {
 		_, err := box.Run(t.Context(), sandboxcore.RunRequest{Kind: sandboxcore.RunCommand, Argv: []string{"cat"}, Stdin: []byte("x"), Timeout: 5e9}, io.Discard, io.Discard)
 		wantError(t, err, sandboxcore.CodeOperation)
 	})
+	t.Run("a sandbox without limits that cannot be read back", func(t *testing.T) {
+		peer := newPeer(t, e2bpeer.Options{Plain: true})
+		peer.Intercept(func(_ string, w http.ResponseWriter, r *http.Request, next http.Handler) {
+			if r.Method == http.MethodGet {
+				w.WriteHeader(http.StatusInternalServerError)
+				return
+			}
+			next.ServeHTTP(w, r)
+		})
+		s := create(t, dial(t, provider(peer), quick), profile())
+		if s.info.ExpiresAt.IsZero() || len(peer.States()) != 1 {
+			t.Errorf("%v, %v", s.info.ExpiresAt, peer.States())
+		}
+	})
 	t.Run("no key", func(t *testing.T) {
 		peer := newPeer(t, e2bpeer.Options{Plain: true})
 		s := provider(peer)
