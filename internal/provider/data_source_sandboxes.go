@@ -3,6 +3,7 @@ package provider
 import (
 	"context"
 	"maps"
+	"strings"
 
 	"github.com/hashicorp/terraform-plugin-framework/attr"
 	"github.com/hashicorp/terraform-plugin-framework/datasource"
@@ -118,11 +119,19 @@ func (d *sandboxesDataSource) Read(ctx context.Context, req datasource.ReadReque
 	})...)
 }
 
+// labelKey shows the key of a label: as it is where a label of ours can have it.
+func labelKey(k string) string {
+	if shown := sandboxcore.Clean(k); shown == k && len(k) <= sandboxcore.MaxLabelBytes && !strings.ContainsAny(k, "\n\t") {
+		return k
+	}
+	return sandboxcore.Printable(k)
+}
+
 // foundObject shows a sandbox. Whoever may write its marks could have put anything there, so all of it is cleaned.
 func foundObject(t sandboxcore.BackendType, info sandboxcore.SandboxInfo) types.Object {
 	labels := map[string]string{}
 	for k, v := range info.Marks.Args.Labels {
-		labels[sandboxcore.Printable(k)] = sandboxcore.Clean(v)
+		labels[labelKey(k)] = sandboxcore.Clean(v)
 	}
 	details := map[string]string{}
 	for k, v := range info.Details {

@@ -86,11 +86,8 @@ func (l *sandboxListResource) results(ctx context.Context, req list.ListRequest,
 				}
 			}
 			for _, info := range answer.found {
-				if req.Limit > 0 && pushed >= req.Limit {
-					return
-				}
 				pushed++
-				if !push(l.result(ctx, req, answer.backend, info, redact)) {
+				if !push(l.result(ctx, req, answer.backend, info, redact)) || pushed == req.Limit {
 					return
 				}
 			}
@@ -120,6 +117,9 @@ func (l *sandboxListResource) result(ctx context.Context, req list.ListRequest, 
 	var caps sandboxcore.Capabilities
 	if err == nil {
 		caps, err = l.registry.Capabilities(p)
+	}
+	if err == nil {
+		err = sandboxcore.CheckMarks(id, info.Marks)
 	}
 	if err != nil {
 		reporter{diags: &out.Diagnostics, redact: redact}.error(ctx, named(err, id), sandboxcore.CodeSpec)

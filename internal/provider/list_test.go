@@ -219,3 +219,69 @@ func TestListSaysWhatItCouldNotAsk(t *testing.T) {
 		}
 	})
 }
+
+// TestListStopsWhenItHasEnough: a limit that is reached with the last sandbox of a backend asks no further one, which might
+// not even answer.
+func TestListStopsWhenItHasEnough(t *testing.T) {
+	fake := newFake()
+	other := &backendtest.Fake{Type: sandboxcore.BackendE2B, ProviderSettings: newFake().ProviderSettings, Settings: []sandboxcore.Setting{}}
+	s := protocoltest.New(t, provider.New("test", sandboxcore.NewRegistry(fake.Factory(), other.Factory()), provider.WithGetenv(func(string) string { return "" })))
+	noErrors(t, s.Configure(config{"e2b": config{}}))
+	other.SetFail(func(context.Context, string) error { return errors.New("connection refused") })
+	s.MustApply(tSandbox, protocoltest.State{}, config{"profile": profile(t, s, nil)})
+	if got := s.List(tSandbox, config{}, 1, false, 0); len(got) != 1 || got[0].Diags.HasError() || len(other.Calls()) != 0 {
+		t.Errorf("%v, and of the other backend %v", got, other.Calls())
+	}
+}
+
+// TestForeignMarksAreShownClean: whoever may write to the backend could have put anything into the marks. Terraform prints
+// what stands in a state.
+func TestForeignMarksAreShownClean(t *testing.T) {
+	fake := newFake()
+	s := newServer(t, fake, config{})
+	s.MustApply(tSandbox, protocoltest.State{}, config{"profile": profile(t, s, nil)})
+	long := strings.Repeat("k", sandboxcore.MaxLabelBytes)
+	labels := config{long: "whole"}
+	s.MustApply(tSandbox, protocoltest.State{}, config{"profile": profile(t, s, nil), "labels": labels})
+	const hostile = "a\x1b]0;owned\a\u202eb"
+	marks := map[string]func(*sandboxcore.Marks){
+		"name":         func(m *sandboxcore.Marks) { m.Name = hostile },
+		"label":        func(m *sandboxcore.Marks) { m.Args.Labels = map[string]string{"l": hostile} },
+		"key":          func(m *sandboxcore.Marks) { m.Args.Labels = map[string]string{hostile: "v"} },
+		"variable":     func(m *sandboxcore.Marks) { m.Args.Env = map[string]string{hostile: "v"} },
+		"secret":       func(m *sandboxcore.Marks) { m.Args.SecretEnv = map[string]string{"V": hostile} },
+		"package":      func(m *sandboxcore.Marks) { m.Args.Packages = []string{hostile} },
+		"principal":    func(m *sandboxcore.Marks) { m.Args.Principal = &sandboxcore.Principal{Mode: hostile, Subject: hostile} },
+		"max_lifetime": func(m *sandboxcore.Marks) { m.Args.MaxLifetime = hostile },
+		"timeouts":     func(m *sandboxcore.Marks) { m.Args.Timeouts = map[string]string{"create": hostile} },
+	}
+	for name, change := range marks {
+		t.Run(name, func(t *testing.T) {
+			var before sandboxcore.Marks
+			fake.SetMarks("fake-1", func(m *sandboxcore.Marks) { before = *m; change(m) })
+			defer fake.SetMarks("fake-1", func(m *sandboxcore.Marks) { *m = before })
+			clean := func(what, text string) {
+				t.Helper()
+				// JSON has its own escapes of control characters, and none of these stand in clean text.
+				for _, bad := range []string{"\x1b", "\a", "\u202e", `\u001b`, `\u0007`} {
+					if strings.Contains(text, bad) {
+						t.Errorf("%s has %q: %q", what, bad, text)
+					}
+				}
+			}
+			for _, l := range s.List(tSandbox, config{}, 0, true, 0) {
+				clean("the list", l.DisplayName+l.Resource.JSON()+l.Diags.String())
+			}
+			imported, d := s.Import(tSandbox, "docker/fake-1")
+			clean("the import", imported.JSON()+d.String())
+			data, d := s.ReadData(tSandboxes, config{})
+			noErrors(t, d)
+			clean("the data source", data.JSON())
+		})
+	}
+	data, d := s.ReadData(tSandboxes, config{"labels": labels})
+	noErrors(t, d)
+	if got := data.Get("sandboxes"); !strings.Contains(fmt.Sprint(got), long+":whole") {
+		t.Errorf("a label that is as long as may be is shown as %v", got)
+	}
+}

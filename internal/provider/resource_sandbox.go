@@ -248,7 +248,11 @@ func (r *sandboxResource) Read(ctx context.Context, req resource.ReadRequest, re
 		return
 	}
 	if state.Profile.IsNull() { // an import
-		if info.Marks.Spec, err = r.data.engine.LiveSpec(work, state.ref().Backend, info); err != nil {
+		err := sandboxcore.CheckMarks(state.ID.ValueString(), info.Marks)
+		if err == nil {
+			info.Marks.Spec, err = r.data.engine.LiveSpec(work, state.ref().Backend, info)
+		}
+		if err != nil {
 			report.error(ctx, err, sandboxcore.CodeUnreachable)
 			return
 		}

@@ -3,6 +3,7 @@ package sandboxcore
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 )
@@ -76,4 +77,60 @@ func DecodeMarks(object string, kv map[string]string) (Marks, error) {
 		m.Created = t
 	}
 	return m, nil
+}
+
+// CheckMarks refuses, before an object is taken into a state, marks that this provider cannot have written: whoever may
+// write to the backend may have put anything there, and Terraform prints what stands in a state. Values of the environment
+// are as free as a configuration is.
+func CheckMarks(object string, m Marks) error {
+	bad := ""
+	found := checkArguments(m.Name, m.Args.Labels, m.Args.Packages)
+	switch {
+	case len(found) > 0 && len(found[0].Attribute) > 0:
+		bad = found[0].Attribute[0]
+	case slices.ContainsFunc(sortedKeys(m.Args.Env), func(name string) bool { return !isOneLine(name) }) || CheckEnv("env", m.Args.Env) != nil:
+		bad = "env"
+	case !isDuration(m.Args.MaxLifetime):
+		bad = "max_lifetime"
+	case slices.ContainsFunc(sortedKeys(m.Args.Timeouts), func(name string) bool { return !isDuration(m.Args.Timeouts[name]) }):
+		bad = "timeouts"
+	default:
+		args := m.Args
+		args.Env = nil
+		text, err := json.Marshal(args)
+		var v any
+		if err == nil {
+			err = json.Unmarshal(text, &v)
+		}
+		if err == nil && isClean(v) {
+			return nil
+		}
+		bad = "arguments"
+	}
+	return &Error{
+		Code: CodeNotOurs, Attempted: "the object was refused", Object: object,
+		Said: fmt.Sprintf("its marks have %s that no configuration of this provider can have.", bad), Next: "Somebody else wrote them. Remove the object by hand if it is not in use.",
+	}
+}
+
+func isDuration(s string) bool {
+	_, err := time.ParseDuration(s)
+	return s == "" || err == nil
+}
+
+// isClean reports whether no text in what was decoded from JSON has anything hidden in it.
+func isClean(v any) bool {
+	switch x := v.(type) {
+	case string:
+		return Clean(x) == x
+	case []any:
+		return !slices.ContainsFunc(x, func(e any) bool { return !isClean(e) })
+	case map[string]any:
+		for k, e := range x {
+			if !isOneLine(k) || !isClean(e) {
+				return false
+			}
+		}
+	}
+	return true
 }
