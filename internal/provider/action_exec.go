@@ -69,9 +69,10 @@ func invokeTimeouts(ctx context.Context) schema.Attribute {
 	if !ok {
 		return a
 	}
-	object.MarkdownDescription = "How long the action may take, as a duration such as `\"30m\"`."
+	object.MarkdownDescription = "How long the action may take, as a duration such as `\"30m\"`. Zero is the default."
 	if text, ok := object.Attributes["invoke"].(schema.StringAttribute); ok {
 		text.Description, text.MarkdownDescription = "", "The whole action, a sandbox made for it included. Defaults to the longest time of the run and 20 minutes."
+		text.Validators = append(text.Validators, notNegative)
 		object.Attributes["invoke"] = text
 	}
 	return object
@@ -129,7 +130,7 @@ func (a *execAction) Invoke(ctx context.Context, req action.InvokeRequest, resp 
 	if err == nil && request.Timeout == 0 {
 		longest += time.Duration(p.Policy.Timeout * float64(time.Second))
 	}
-	limit, diags := limits.Invoke(ctx, longest)
+	limit, diags := timeLimit(ctx, limits.Invoke, longest)
 	resp.Diagnostics.Append(diags...)
 	if resp.Diagnostics.HasError() {
 		return

@@ -193,3 +193,12 @@ func TestActionIsCheckedAtPlan(t *testing.T) {
 		wantError(t, s.Invoke(tExec, good.With(config{"language": "cobol"})).Wait(), "AK4001")
 	})
 }
+
+// TestActionTimeLimitIsOne: as on a sandbox, zero is the default, and less is refused.
+func TestActionTimeLimitIsOne(t *testing.T) {
+	s := newServer(t, newFake(), config{})
+	cfg := config{"profile": profile(t, s, nil), "script": "x"}
+	noErrors(t, s.Invoke(tExec, cfg.With(config{"timeouts": config{"invoke": "0s"}})).Wait())
+	wantError(t, s.PlanAction(tExec, cfg.With(config{"timeouts": config{"invoke": "-5m"}})), "negative")
+	wantError(t, s.PlanAction(tExec, cfg.With(config{"timeouts": config{"invoke": "soon"}})), "Duration")
+}

@@ -294,3 +294,38 @@ func TestFileIsCheckedAtPlan(t *testing.T) {
 		t.Error("a plan wrote the file")
 	}
 }
+
+// TestWriteOnlyContentIsWrittenByItsVersion: an ephemeral value is another one in each run of Terraform. Unless its version
+// says so it is not written, whatever else of the file changes.
+func TestWriteOnlyContentIsWrittenByItsVersion(t *testing.T) {
+	fake := newFake()
+	s := newServer(t, fake, config{})
+	box := s.MustApply(tSandbox, protocoltest.State{}, config{"profile": profile(t, s, nil)})
+	first := config{"binding": binding(box), "path": "f", "content_wo": "first value", "content_wo_version": 1}
+	file := s.MustApply(tFile, protocoltest.State{}, first)
+	resized := s.MustApply(tSandbox, box, config{"profile": profile(t, s, config{"policy": config{"cpu": 2}})})
+
+	for name, change := range map[string]config{
+		"principal": {"principal": config{"subject": "ann"}},
+		"profile":   {"binding": binding(resized)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			writes := fake.Count("write")
+			cfg := first.With(change).With(config{"content_wo": "another value"})
+			p := s.Plan(tFile, file, cfg)
+			noErrors(t, p.Diags)
+			after, d := s.Apply(p)
+			noErrors(t, d)
+			if got, want := after.Get("sha256"), sandboxcore.FileDigest([]byte("first value")); got != want || fake.Count("write") != writes {
+				t.Errorf("sha256 %v, written %d times", got, fake.Count("write")-writes)
+			}
+			s.MustBeSettled(after, cfg)
+			again := s.MustApply(tFile, after, cfg.With(config{"content_wo_version": 2}))
+			if got := again.Get("sha256"); got != sandboxcore.FileDigest([]byte("another value")) {
+				t.Errorf("after the new version sha256 is %v", got)
+			}
+			file = s.MustApply(tFile, again, first.With(config{"content_wo_version": 3}))
+			first["content_wo_version"] = 3
+		})
+	}
+}

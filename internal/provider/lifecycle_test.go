@@ -567,3 +567,29 @@ func TestUnknownProfileNeverReplacesUnasked(t *testing.T) {
 		t.Errorf("%s", again.Action)
 	}
 }
+
+// TestUpdateNeedsNoSecretOfTheCreation: secrets are resolved when a sandbox is made. One that the provider lacks since stands
+// in the way of a new sandbox, and of no change in place.
+func TestUpdateNeedsNoSecretOfTheCreation(t *testing.T) {
+	fake := newFake()
+	s := newServer(t, fake, withSecret)
+	cfg := config{"profile": profile(t, s, nil), "secret_env": config{"T": "token"}}
+	box := s.MustApply(tSandbox, protocoltest.State{}, cfg)
+
+	later := newServer(t, fake, config{})
+	later.MustBeSettled(box, cfg)
+	p := later.Plan(tSandbox, box, cfg.With(config{"profile": profile(t, s, config{"policy": config{"cpu": 2}}), "desired_state": "paused"}))
+	noErrors(t, p.Diags)
+	if p.Action != protocoltest.Update {
+		t.Errorf("planned %s", p.Action)
+	}
+	_, d := later.Apply(p)
+	noErrors(t, d)
+
+	for name, change := range map[string]config{
+		"another profile": {"profile": profile(t, s, config{"docker": config{"image": "other"}})},
+		"another secret":  {"secret_env": config{"U": "token"}},
+	} {
+		t.Run(name, func(t *testing.T) { wantError(t, later.Plan(tSandbox, box, cfg.With(change)).Diags, "AK1003", "token") })
+	}
+}

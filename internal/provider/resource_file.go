@@ -304,6 +304,12 @@ func (r *fileResource) Read(ctx context.Context, req resource.ReadRequest, resp 
 	resp.Diagnostics.Append(resp.State.Set(ctx, &state)...)
 }
 
+// isKept reports whether a write-only content was planned to stay as it is. Its value may be another one all the same: an
+// ephemeral value is in each run of Terraform.
+func (m *fileModel) isKept(state *fileModel) bool {
+	return m.Content.IsNull() && m.ContentBase64.IsNull() && m.Source.IsNull() && m.SHA256.Equal(state.SHA256)
+}
+
 // Update writes the file again, and removes the one in the environment that it was in before.
 func (r *fileResource) Update(ctx context.Context, req resource.UpdateRequest, resp *resource.UpdateResponse) {
 	if r.data == nil {
@@ -314,6 +320,12 @@ func (r *fileResource) Update(ctx context.Context, req resource.UpdateRequest, r
 	resp.Diagnostics.Append(req.Plan.Get(ctx, &plan)...)
 	resp.Diagnostics.Append(req.State.Get(ctx, &state)...)
 	if resp.Diagnostics.HasError() {
+		return
+	}
+	if plan.isKept(&state) {
+		_, diags := planPrincipal(ctx, req.Config, r.data.principal, &plan.Principal)
+		resp.Diagnostics.Append(diags...)
+		resp.Diagnostics.Append(resp.State.Set(ctx, &plan)...)
 		return
 	}
 	digest, ok := r.write(ctx, &plan, req.Config, reporter{diags: &resp.Diagnostics, schema: req.Plan.Schema, fallback: "binding"})

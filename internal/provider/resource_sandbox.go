@@ -122,6 +122,9 @@ func (r *sandboxResource) Schema(ctx context.Context, _ resource.SchemaRequest, 
 	}
 }
 
+// notNegative is of a duration.
+var notNegative = stringvalidator.RegexMatches(regexp.MustCompile(`^[^-]`), "must not be negative")
+
 // timeoutsAttribute is the usual one, with descriptions where documentation looks for them.
 func timeoutsAttribute(ctx context.Context) schema.Attribute {
 	a := timeouts.Attributes(ctx, timeouts.Opts{Create: true, Read: true, Update: true, Delete: true})
@@ -138,7 +141,7 @@ func timeoutsAttribute(ctx context.Context) schema.Attribute {
 	} {
 		if text, ok := object.Attributes[name].(schema.StringAttribute); ok {
 			text.Description, text.MarkdownDescription = "", description
-			text.Validators = append(text.Validators, stringvalidator.RegexMatches(regexp.MustCompile(`^[^-]`), "must not be negative"))
+			text.Validators = append(text.Validators, notNegative)
 			object.Attributes[name] = text
 		}
 	}

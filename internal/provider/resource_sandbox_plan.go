@@ -197,15 +197,16 @@ func (r *sandboxResource) ModifyPlan(ctx context.Context, req resource.ModifyPla
 	}
 	resp.Diagnostics.Append(resp.Plan.Set(ctx, &plan)...)
 	if planned && p != nil {
-		r.check(ctx, &plan, p, who, envWO, report)
+		r.check(ctx, &plan, p, who, envWO, state == nil, report)
 	}
 }
 
-// check lets the engine judge what is known of the sandbox, and asks the machine or engine whether it can give it.
-func (r *sandboxResource) check(ctx context.Context, plan *sandboxModel, p *sandboxcore.Profile, who principal, envWO map[string]string, report reporter) {
+// check lets the engine judge what is known of the sandbox, and asks the machine or engine whether it can give it. Secrets
+// are handed over by a creation only.
+func (r *sandboxResource) check(ctx context.Context, plan *sandboxModel, p *sandboxcore.Profile, who principal, envWO map[string]string, creates bool, report reporter) {
 	request := plan.request(p, who, envWO)
 	_, verdict, err := r.data.engine.CheckSandbox(request)
-	if err == nil {
+	if err == nil && creates {
 		err = r.data.checkSecrets(request.SecretEnv)
 	}
 	if err == nil {
