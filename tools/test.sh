@@ -33,4 +33,4 @@ fi
 # Built and not `go run`, which would add a line of its own behind the counts.
 go build -o "$temp/runtests" ./internal/testenv/cmd/runtests
 # -count=1: an engine or a kernel is not among the things that Go's test cache looks at.
-"$temp/runtests" -- ${race:+"$race"} -count=1 -timeout=15m "${@:-./...}"
+"$temp/runtests" -- ${race:+"$race"} -count=1 -timeout=25m "${@:-./...}"
