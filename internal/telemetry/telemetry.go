@@ -15,6 +15,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -46,6 +47,8 @@ type Tracing struct {
 	tracer   trace.Tracer
 	// parent is the span of whoever started this process (TRACEPARENT), if there is one.
 	parent trace.SpanContext
+	// shown gives the text of an error for the log.
+	shown func(error) string
 }
 
 var _ sandboxcore.Tracer = (*Tracing)(nil)
@@ -60,13 +63,14 @@ func Start(ctx context.Context, version string) *Tracing {
 	if protocol == "" {
 		return nil
 	}
+	shown := withoutCredentials(os.Getenv)
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) {
-		slog.WarnContext(ctx, "traces", "error", sandboxcore.Printable(err.Error()))
+		slog.WarnContext(ctx, "traces", "error", shown(err))
 	}))
 	otel.SetLogger(logr.New(sink{ctx}))
 	exporter, err := newExporter(ctx, protocol)
 	if err != nil {
-		slog.WarnContext(ctx, "no traces are sent", "reason", sandboxcore.Printable(err.Error()))
+		slog.WarnContext(ctx, "no traces are sent", "reason", shown(err))
 		return nil
 	}
 	return start(ctx, version, exporter, os.Getenv)
@@ -104,6 +108,38 @@ func wanted(getenv func(string) string) (string, error) {
 		return "", errors.New("the endpoint in OTEL_EXPORTER_OTLP_ENDPOINT is no http or https URL")
 	}
 	return protocol, nil
+}
+
+// withoutCredentials gives what shows an error in the log. The exporters quote the address of the collector, which may have a
+// key in it, and what the collector answers, which may be what it was sent.
+func withoutCredentials(getenv func(string) string) func(error) string {
+	var hidden []string
+	for _, name := range []string{"OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_TRACES_HEADERS"} {
+		for header := range strings.SplitSeq(getenv(name), ",") {
+			_, value, named := strings.Cut(header, "=")
+			if !named {
+				value = header
+			}
+			hidden = append(hidden, value)
+			if plain, err := url.PathUnescape(value); err == nil {
+				hidden = append(append(hidden, plain), strings.Fields(plain)...) // "Basic" and "Bearer" have the key as a word of its own
+			}
+		}
+	}
+	for _, name := range []string{"OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"} {
+		u, err := url.Parse(strings.TrimSpace(getenv(name)))
+		if err != nil {
+			continue
+		}
+		password, _ := u.User.Password()
+		hidden = append(append(hidden, u.User.Username(), password, u.RawQuery), strings.Split(u.Path, "/")...)
+		for _, values := range u.Query() {
+			hidden = append(hidden, values...)
+		}
+	}
+	hidden = slices.DeleteFunc(hidden, func(s string) bool { return s == "traces" || strings.TrimSpace(s) == "" })
+	redactor := sandboxcore.NewRedactor(hidden...)
+	return func(err error) string { return sandboxcore.Printable(redactor.String(err.Error())) }
 }
 
 func first(getenv func(string) string, names ...string) string {
@@ -144,6 +180,7 @@ func start(ctx context.Context, version string, exporter sdktrace.SpanExporter, 
 		provider: provider, exporter: exporter,
 		tracer: provider.Tracer("github.com/agentkernel/terraform-provider-agentkernel", trace.WithInstrumentationVersion(version)),
 		parent: trace.SpanContextFromContext(propagation.TraceContext{}.Extract(ctx, carrier)),
+		shown:  withoutCredentials(getenv),
 	}
 }
 
@@ -167,7 +204,7 @@ func (t *Tracing) Stop(ctx context.Context) {
 
 func (t *Tracing) stop(ctx context.Context) {
 	if err := t.provider.Shutdown(ctx); err != nil {
-		slog.WarnContext(ctx, "the collector did not take all traces in time", "error", sandboxcore.Printable(err.Error()))
+		slog.WarnContext(ctx, "the collector did not take all traces in time", "error", t.shown(err))
 		_ = t.exporter.Shutdown(ctx) // ends the request that is under way
 	}
 }

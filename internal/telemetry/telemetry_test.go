@@ -331,3 +331,31 @@ func TestHeadersOfTheCollectorStayWithIt(t *testing.T) {
 		t.Errorf("logged: %s", log)
 	}
 }
+
+// The address of a collector may hold a credential, and a collector may answer with what it was sent. The log quotes neither.
+func TestLogTellsNoCredentialOfTheCollector(t *testing.T) {
+	echo := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		http.Error(w, "no such key: "+r.Header.Get("X-Key")+" "+r.Header.Get("Authorization")+" at "+r.URL.Path, http.StatusUnauthorized)
+	}))
+	defer echo.Close()
+	closed := httptest.NewServer(nil)
+	closed.Close()
+	headers := "x-key=cnr-7f3a-key,authorization=Basic%20Y25yOmNuci03ZjNhLXBhc3M="
+	for name, set := range map[string]map[string]string{
+		"path, refused":         {"OTEL_EXPORTER_OTLP_ENDPOINT": echo.URL + "/in/cnr-7f3a-path", "OTEL_EXPORTER_OTLP_HEADERS": headers},
+		"traces' own variables": {"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": echo.URL + "/cnr-7f3a-path/v1/traces", "OTEL_EXPORTER_OTLP_TRACES_HEADERS": headers},
+		"path, nobody listens":  {"OTEL_EXPORTER_OTLP_ENDPOINT": closed.URL + "/in/cnr-7f3a-path"},
+		"user and password":     {"OTEL_EXPORTER_OTLP_ENDPOINT": strings.Replace(closed.URL, "http://", "http://cnr-7f3a-user:cnr-7f3a-pass@", 1)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			log := logged(t)
+			environment(t, set)
+			tracing := telemetry.Start(t.Context(), "x")
+			session(t, &backendtest.Fake{}, tracing)
+			tracing.Stop(t.Context())
+			if got := log.String(); got == "" || strings.Contains(got, "7f3a") || strings.Contains(got, "Y25yOmNuci03ZjNhLXBhc3M") {
+				t.Errorf("logged: %s", got)
+			}
+		})
+	}
+}
