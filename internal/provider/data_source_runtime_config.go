@@ -71,7 +71,7 @@ func (d *runtimeConfigDataSource) Schema(_ context.Context, _ datasource.SchemaR
 			},
 			"tool_output_max_chars": schema.Int64Attribute{
 				MarkdownDescription: "Longest output that an agent is shown, in characters. Agent Kernel's default is 8000.",
-				Optional:            true, Validators: []validator.Int64{int64validator.AtLeast(1)},
+				Optional:            true, Validators: []validator.Int64{int64validator.Between(1, maxWhole)},
 			},
 			"broker": schema.SingleNestedAttribute{
 				MarkdownDescription: "How runs reach the backend. The connection blocks of the flavour `queue` are not written here: add them to the section yourself.",

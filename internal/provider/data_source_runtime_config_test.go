@@ -94,6 +94,11 @@ func TestRuntimeConfigRefuses(t *testing.T) {
 		"a key":               {config{"profiles": []string{e2bList}, "api_key_env": config{"e2b": "e2b_0123"}}, []string{"AK1003", "api_key_env"}},
 		"nothing":             {config{"profiles": []string{}}, []string{"at least 1"}},
 		"a fraction":          {config{"profiles": []string{boxed}, "broker": config{"inline_payload_max_bytes": 1.5}}, []string{"AK1003", "fraction"}},
+		"too many bytes":      {config{"profiles": []string{boxed}, "broker": config{"inline_payload_max_bytes": 1e30}}, []string{"at most", "inline_payload_max_bytes"}},
+		"too many characters": {config{"profiles": []string{boxed}, "tool_output_max_chars": 1<<53 + 1}, []string{"between", "tool_output_max_chars"}},
+		"a file as an agent":  {config{"profiles": []string{boxed}, "agents": []string{"<file:/etc/passwd>"}}, []string{"AK1003", "agents", "<file:"}},
+		"a file as resolver":  {config{"profiles": []string{boxed}, "principal_resolver": "<file:x>"}, []string{"AK1003", "principal_resolver"}},
+		"a file as flavor":    {config{"profiles": []string{boxed}, "broker": config{"flavor": "<file:x>"}}, []string{"AK1003", "broker"}},
 		"negative":            {config{"profiles": []string{boxed}, "broker": config{"wait_timeout": -1}}, []string{"at least 0"}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -127,6 +127,11 @@ func fractionError(at path.Path, got float64) diag.Diagnostic {
 		fmt.Sprintf("The value %s has a fraction.\n\nGive a number without a fraction.\n\nCode: %s", sandboxcore.FormatNumber(got), sandboxcore.CodeValue))
 }
 
+func hugeError(at path.Path, got float64) diag.Diagnostic {
+	return diag.NewAttributeErrorDiagnostic(at, sandboxcore.CodeValue.Title(),
+		fmt.Sprintf("The value %g is out of range.\n\nGive a number of at most %d.\n\nCode: %s", got, int64(maxWhole), sandboxcore.CodeValue))
+}
+
 func unconfiguredError(construct string) diag.Diagnostic {
 	return diag.NewErrorDiagnostic("Provider Not Configured", construct+" was used before the provider was configured. This is a fault of the provider.")
 }

@@ -182,7 +182,10 @@ func oneOf[T ~string](values ...T) validator.String {
 	return stringvalidator.OneOf(plain...)
 }
 
-// wholeNumber refuses fractions. Whole numbers of nested attributes are float64 attributes with this validator, because
+// maxWhole is the largest number up to which a float64 has every whole one.
+const maxWhole = 1 << 53
+
+// wholeNumber refuses fractions, and what is too large to be counted. Whole numbers of nested attributes are float64 attributes with this validator, because
 // the framework reports a fraction in an int64 attribute as a fault of the provider, and blames the whole object.
 type wholeNumber struct{}
 
@@ -190,7 +193,11 @@ func (wholeNumber) Description(context.Context) string         { return "a whole
 func (wholeNumber) MarkdownDescription(context.Context) string { return "a whole number" }
 
 func (wholeNumber) ValidateFloat64(_ context.Context, req validator.Float64Request, resp *validator.Float64Response) {
-	if v := req.ConfigValue; !v.IsNull() && !v.IsUnknown() && v.ValueFloat64() != math.Trunc(v.ValueFloat64()) {
+	switch v := req.ConfigValue; {
+	case v.IsNull() || v.IsUnknown():
+	case v.ValueFloat64() != math.Trunc(v.ValueFloat64()):
 		resp.Diagnostics.Append(fractionError(req.Path, v.ValueFloat64()))
+	case math.Abs(v.ValueFloat64()) > maxWhole:
+		resp.Diagnostics.Append(hugeError(req.Path, v.ValueFloat64()))
 	}
 }

@@ -126,6 +126,11 @@ func (r *renderer) section(list object) object {
 	if b := o.Broker.object(); len(b) > 0 {
 		s.put("broker", b)
 	}
+	for _, m := range s { // each profile is looked at for itself
+		if holds(m.value, fileReference) {
+			r.refuse(m.key, fmt.Sprintf("it has a text with %q in it, which Agent Kernel would replace by the content of a file.", fileReference+"…>"), "Change the text.")
+		}
+	}
 	s.put("profiles", list)
 	for _, kind := range slices.Sorted(maps.Keys(o.APIKeyEnv)) {
 		if !slices.Contains(APIKeyBackends(), sandboxcore.BackendType(kind)) {
