@@ -177,7 +177,7 @@ func (c *command) run() {
 		return
 	}
 	var stdout, stderr bytes.Buffer
-	program, argv := "sh", []string{script}
+	program, argv := c.machine.find("sh"), []string{script}
 	if house != nil {
 		id := house.idOf(house.own.Agent)
 		if err := errors.Join(os.Chown(dir, id, id), os.Chown(script, id, id)); err != nil {
@@ -250,6 +250,16 @@ func (c *command) finish(err error, late bool, stdout, stderr string) {
 		c.p.objects[key+"stdout"], c.p.objects[key+"stderr"] = []byte(stdout), []byte(stderr)
 		c.p.journal = append(c.p.journal, Call{Action: "s3:PutObject", Caller: c.machine.ID, Params: map[string]any{"Key": key}})
 	}
+}
+
+// find is the first program of this name in the machine's own PATH.
+func (m *Machine) find(name string) string {
+	for _, dir := range filepath.SplitList(m.Path) {
+		if info, err := os.Stat(filepath.Join(dir, name)); err == nil && !info.IsDir() && info.Mode()&0o111 != 0 {
+			return filepath.Join(dir, name)
+		}
+	}
+	return name
 }
 
 // kill ends the process group of the script, as the agent does: what left the group lives on.

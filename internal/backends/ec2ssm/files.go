@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io/fs"
 	"strings"
+	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 
@@ -28,25 +29,31 @@ const (
 	attemptedRemove = "the file could not be removed"
 )
 
-// fileLines make $f the path of the file. It is carried as base64, so that nothing in it is read as part of the script.
+// fileLines make $f the path of the file. It is carried as base64, so that nothing in it is read as part of the script. A
+// path that can only be a directory's is refused before anything is made for it.
 func fileLines(path string) string {
 	return fmt.Sprintf(`as=; home=${HOME:-/}
 if [ -n "$u" ]; then home=$(getent passwd "$u" 2>/dev/null | cut -d: -f6); fi
 [ -d "$home" ] || home=/
 [ $how != root ] || as="runuser -u $u --"
 f=$(printf %%s '%s' | base64 -d; echo .); f=${f%%.}
-case $f in /*) ;; *) f=$home/$f ;; esac`, base64.StdEncoding.EncodeToString([]byte(path)))
+case $f in /*) ;; *) f=$home/$f ;; esac
+case $f in */|*/.|*/..) fail kind ;; esac`, base64.StdEncoding.EncodeToString([]byte(path)))
 }
+
+// hashTime is how long the machine may hash a file: any size may have come into its place. The engine gives an operation on
+// a file five minutes.
+const hashTime = 3 * time.Minute
 
 // The exit statuses of what is done as the user become words of fail.
 const (
-	judgeFile = `case $? in 0) ;; 10) fail absent ;; 11) fail kind ;; 12) fail large "$(cat "$d/n")" ;; *) fail access ;; esac`
+	judgeFile = `case $? in 0) ;; 10) fail absent ;; 11) fail kind ;; 12) fail large "$(cat "$d/n")" "$most" ;; 14) fail space ;; *) fail access ;; esac`
 	look      = `[ -e "$1" ] || { [ -L "$1" ] && exit 11; p=${1%/*}; while [ -n "$p" ] && [ ! -d "$p" ]; do [ -e "$p" ] && exit 11; p=${p%/*}; done; [ -x "${p:-/}" ] || exit 13; exit 10; }; [ -f "$1" ] || exit 11; [ -r "$1" ] || exit 13; `
 )
 
 // readLines copy at most limit bytes of a file and print what fits into one answer. hash: only the digest is wanted.
 func readLines(k errand, path string, limit int64, hash bool) []string {
-	const take = `n=$(wc -c <"$1") || exit 13; [ $n -le "$2" ] || { echo $((n)); exit 12; }; head -c "$2" "$1" || exit 13`
+	const take = `n=$(wc -c <"$1") || exit 13; [ $n -le "$2" ] || { echo $((n)); exit 12; }; head -c "$2" "$1" || exit 14`
 	body := []string{
 		fileLines(path),
 		`mkdir -m 700 "$d" || fail directory`,
@@ -58,7 +65,7 @@ say file size $3 mode $2 sum $1 here 0 0
 say done`, look, judgeFile))
 		return k.lines(body...)
 	}
-	return k.lines(append(body, fmt.Sprintf(`$as sh -c '%s%s' sh "$f" %d >"$d/out" 2>/dev/null
+	return k.lines(append(body, fmt.Sprintf("most=%d", limit), fmt.Sprintf(`$as sh -c '%s%s' sh "$f" %d >"$d/out" 2>/dev/null
 c=$?; [ $c != 12 ] || { cp "$d/out" "$d/n"; }; (exit $c); %s
 m=$($as stat -L -c %%a "$f" 2>/dev/null) || fail access
 o=$(wc -c <"$d/out"); o=$((o+0)); n=$o; [ $n -gt %d ] && n=%d
@@ -68,11 +75,16 @@ head -c $n "$d/out" | base64; say out
 say done`, look, take, limit, judgeFile, pageBytes, pageBytes))...)
 }
 
-// writeLines put the file into its place at once, making missing directories. rest is what did not go ahead.
+// writeLines put the file into its place at once, making missing directories. rest is what did not go ahead. Until it is
+// whole it has a name that others can know by then, in a directory that may be theirs: it is made anew (set -C), never
+// through a link that was put there, and from then on it is spoken of as what is open.
 func writeLines(k errand, path, rest, sum string, made bool, mode fs.FileMode) []string {
 	return k.lines(append(arrived(rest, sum, made), fileLines(path),
-		fmt.Sprintf(`r=$($as sh -c 'umask 022; t=${1%%/*}/.agentkernel-$2; [ ! -d "$1" ] || exit 11; mkdir -p "${1%%/*}/" || exit 13; umask 077
-cat >"$t" && sha256sum <"$t" | cut -c1-64 && chmod %o "$t" && mv -f "$t" "$1" && exit 0; rm -f "$t"; exit 13' sh "$f" "$id" <"$d/p" 2>/dev/null)
+		fmt.Sprintf(`r=$($as sh -c 'umask 022; t=${1%%/*}/.agentkernel-$2; [ ! -d "$1" ] || exit 11; mkdir -p "${1%%/*}/" || exit 13
+umask 077; set -C; c=13
+if [ ! -e "$t" ] && [ ! -L "$t" ]; then ( [ -f /proc/self/fd/1 ] || exit 13; cat || exit 14; chmod %o /proc/self/fd/1 || exit 13 ) >"$t"; c=$?; fi
+[ $c != 0 ] || { sha256sum <"$t" | cut -c1-64 && mv -f "$t" "$1" && exit 0; c=13; }
+rm -f "$t"; exit $c' sh "$f" "$id" <"$d/p" 2>/dev/null)
 %s
 rm -rf "$d"; say file size 0 mode 0 sum $r here 0 0; say done`, mode.Perm(), judgeFile))...)
 }
@@ -98,8 +110,9 @@ func (m *machine) errand(ctx context.Context) (errand, error) {
 }
 
 // one does something with a file that takes one command, or one more after those that went ahead.
-func (m *machine) one(ctx context.Context, k errand, attempted, path string, ahead bool, lines []string, want string) (*report, error) {
-	s := sending{attempted: attempted, lines: lines, execution: overhead}
+func (m *machine) one(ctx context.Context, k errand, s sending, path string, ahead bool, want string) (*report, error) {
+	attempted := s.attempted
+	s.execution = max(s.execution, overhead)
 	command, sent, err := m.send(ctx, s)
 	if err != nil {
 		if sent || ahead {
@@ -117,7 +130,11 @@ func (m *machine) one(ctx context.Context, k errand, attempted, path string, ahe
 		if ahead || !e.nothingRan() {
 			m.drop(ctx, k, path, "")
 		}
-		return nil, m.judge(attempted, e, s)
+		judged := m.judge(attempted, e, s)
+		if judged.Code == sandboxcore.CodeTimeout {
+			judged.Next = "Check the machine, and how large the file is: it is read and hashed there."
+		}
+		return nil, judged
 	}
 	if len(r.fail) > 0 && r.fail[0] == "absent" {
 		return nil, &fs.PathError{Op: "open", Path: sandboxcore.Printable(path), Err: fs.ErrNotExist}
@@ -163,7 +180,7 @@ func (m *machine) StatFile(ctx context.Context, path string) (sandboxcore.FileIn
 	if err != nil {
 		return sandboxcore.FileInfo{}, err
 	}
-	r, err := m.one(ctx, k, attemptedRead, path, false, readLines(k, path, 0, true), "file")
+	r, err := m.one(ctx, k, sending{attempted: attemptedRead, lines: readLines(k, path, 0, true), execution: hashTime}, path, false, "file")
 	if err != nil {
 		return sandboxcore.FileInfo{}, err
 	}
@@ -176,7 +193,7 @@ func (m *machine) ReadFile(ctx context.Context, path string, limit int64) ([]byt
 	if err != nil {
 		return nil, 0, err
 	}
-	r, err := m.one(ctx, k, attemptedRead, path, false, readLines(k, path, min(limit, mostPaged), false), "file")
+	r, err := m.one(ctx, k, sending{attempted: attemptedRead, lines: readLines(k, path, min(limit, mostPaged), false)}, path, false, "file")
 	if err != nil {
 		return nil, 0, err
 	}
@@ -217,7 +234,7 @@ func (m *machine) WriteFile(ctx context.Context, path string, content []byte, mo
 	if err := m.carryAhead(ctx, k, ahead, attemptedWrite); err != nil {
 		return err
 	}
-	r, err := m.one(ctx, k, attemptedWrite, path, len(ahead) > 0, writeLines(k, path, rest, sum, len(ahead) > 0, mode), "file")
+	r, err := m.one(ctx, k, sending{attempted: attemptedWrite, lines: writeLines(k, path, rest, sum, len(ahead) > 0, mode)}, path, len(ahead) > 0, "file")
 	if err != nil {
 		return err
 	}
@@ -233,6 +250,6 @@ func (m *machine) RemoveFile(ctx context.Context, path string) error {
 	if err != nil {
 		return err
 	}
-	_, err = m.one(ctx, k, attemptedRemove, path, false, removeLines(k, path), "removed")
+	_, err = m.one(ctx, k, sending{attempted: attemptedRemove, lines: removeLines(k, path)}, path, false, "removed")
 	return err
 }

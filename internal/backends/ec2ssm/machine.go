@@ -327,15 +327,18 @@ func (m *machine) refused(r *report, runAs string) error {
 	case "program":
 		e.Said, e.Next = "the program (or the interpreter of the language) was not found there. Nothing ran.", "Install it, or name its full path."
 	case "payload":
-		e.Code, e.Said, e.Next = sandboxcore.CodeProvision, "what was sent did not arrive whole. Nothing ran.", "Run it again; base64, head, tail and sha256sum have to be there."
+		e.Code, e.Said, e.Next = sandboxcore.CodeProvision, "what was sent did not arrive whole. Nothing ran.", "Run it again; base64, head, tail and sha256sum have to be there, and space in /tmp."
 	case "directory":
 		e.Code, e.Said, e.Next = sandboxcore.CodeProvision, "no directory could be made in /tmp. Nothing ran.", "Check that /tmp is writable for the SSM agent and has space."
 	case "kind":
 		e.Code, e.Said, e.Next = sandboxcore.CodeValue, "there is something there that is no regular file.", "Name a regular file."
 		e.Attribute = []string{"path"}
 	case "large":
-		e.Code, e.Said = sandboxcore.CodeValue, fmt.Sprintf("the file has %s bytes, and this backend takes at most %d.", sandboxcore.Printable(strings.Join(r.fail[1:], " ")), mostPaged)
-		e.Next, e.Attribute = "Bring large files through S3, and let the code read and write them there.", []string{"path"}
+		size, most, _ := strings.Cut(sandboxcore.Printable(strings.Join(r.fail[1:], " ")), " ")
+		e.Code, e.Said = sandboxcore.CodeValue, fmt.Sprintf("the file has %s bytes, and at most %s are read here.", size, most)
+		e.Next, e.Attribute = "Make it smaller; bring large files through S3, and let the code read and write them there.", []string{"path"}
+	case "space":
+		e.Code, e.Said, e.Next = sandboxcore.CodeProvision, "there is no space for it, or a quota is used up.", "Make space on the machine, where the file belongs and in /tmp."
 	case "access":
 		e.Code, e.Said, e.Next = sandboxcore.CodeValue, "the user of the run may not read, write or remove the file.", "Name another file, or another user in run_as."
 		e.Attribute = []string{"path"}

@@ -358,6 +358,8 @@ func TestRunAsOnAnyAgent(t *testing.T) {
 		"root and sudo":      {own: ssmpeer.Own{Users: users, Sudoers: "root ALL=(ALL) NOPASSWD: ALL\n", Missing: []string{"runuser"}}, runAs: "alice", uid: ssmpeer.FirstUser + 1},
 		"another and sudo":   {own: ssmpeer.Own{Users: users, Agent: "agent", Sudoers: anything}, runAs: "alice", uid: ssmpeer.FirstUser + 1},
 		"the user itself":    {own: ssmpeer.Own{Users: users, Agent: "agent", Missing: []string{"sudo"}}, runAs: "agent", uid: ssmpeer.FirstUser},
+		"sudo of a shell":    {own: ssmpeer.Own{Users: users, Agent: "agent", Sudoers: "agent ALL=(alice) NOPASSWD: /usr/bin/sh, /bin/sh\n"}, runAs: "alice", uid: ssmpeer.FirstUser + 1},
+		"sudo of no shell":   {own: ssmpeer.Own{Users: users, Agent: "agent", Sudoers: "agent ALL=(alice) NOPASSWD: /usr/bin/true, /bin/true\n"}, runAs: "alice", says: "cannot become"},
 		"sudo without rule":  {own: ssmpeer.Own{Users: users, Agent: "agent"}, runAs: "alice", says: "cannot become"},
 		"sudo with password": {own: ssmpeer.Own{Users: users, Agent: "agent", Sudoers: "agent ALL=(alice) ALL\n"}, runAs: "alice", says: "cannot become"},
 		"neither":            {own: ssmpeer.Own{Users: users, Agent: "agent", Sudoers: anything, Missing: []string{"sudo"}}, runAs: "alice", says: "cannot become"},

@@ -70,7 +70,7 @@ fail() { printf '%s %%s fail %%s\n' "$id" "$1"; exit 1; }
 id -u "$u" >/dev/null 2>&1 || fail user
 if [ "$(id -u)" = "$(id -u "$u")" ]; then :
 elif [ "$(id -u)" = 0 ] && command -v runuser >/dev/null 2>&1; then how=root
-elif command -v sudo >/dev/null 2>&1; then via="sudo -n -u $u --"; $via true </dev/null >/dev/null 2>&1 || fail become
+elif command -v sudo >/dev/null 2>&1; then via="sudo -n -u $u --"; $via sh -c : </dev/null >/dev/null 2>&1 || fail become
 else fail become; fi
 $via sh -s "$how" <<'%s'`, k.id, k.runAs, reportMark, word)
 	return slices.Concat([]string{gate}, all, []string{word, "exit $?"})
@@ -101,6 +101,14 @@ func carry(encoded string) []string {
 	return lines
 }
 
+// ofShell are the variables that the sh of some machine (bash above all: Amazon Linux, Red Hat) sets itself, or lets nobody
+// set.
+var ofShell = map[string]bool{
+	"_": true, "UID": true, "EUID": true, "PPID": true, "RANDOM": true, "SRANDOM": true, "SECONDS": true, "LINENO": true, "OPTIND": true, "GROUPS": true, "DIRSTACK": true, "FUNCNAME": true, "HISTCMD": true,
+	"SHELLOPTS": true, "BASHOPTS": true, "BASHPID": true, "EPOCHSECONDS": true, "EPOCHREALTIME": true, "SHLVL": true,
+	"BASH_ALIASES": true, "BASH_ARGC": true, "BASH_ARGV": true, "BASH_CMDS": true, "BASH_COMMAND": true, "BASH_LINENO": true, "BASH_SOURCE": true, "BASH_SUBSHELL": true, "BASH_VERSINFO": true, "BASH_MONOSECONDS": true,
+}
+
 // payload is all that a run carries, in one text: what the program starts with, its code, its standard input.
 type payload struct {
 	start, code, stdin []byte
@@ -129,6 +137,12 @@ func newPayload(k errand, req sandboxcore.RunRequest) (payload, error) {
 			return payload{}, &sandboxcore.Error{
 				Code: sandboxcore.CodeValue, Attempted: "the run was refused", Object: sandboxcore.Printable(k), Attribute: []string{"env"},
 				Said: "a shell on the machine cannot hold a variable of this name.", Next: "Use letters, digits and _, not starting with a digit.",
+			}
+		}
+		if ofShell[k] {
+			return payload{}, &sandboxcore.Error{
+				Code: sandboxcore.CodeValue, Attempted: "the run was refused", Object: k, Attribute: []string{"env"},
+				Said: "a shell on the machine keeps this variable for itself, and the program would find another value in it, or none.", Next: "Use another name.",
 			}
 		}
 		names = append(names, k)
