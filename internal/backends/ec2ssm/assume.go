@@ -90,8 +90,19 @@ type assumed struct {
 	region string
 }
 
+// signedWith is, in the context of a call, where Retrieve leaves the access key that the call is signed with.
+type signedWith struct{}
+
 // Retrieve gives the session's credentials, and assumes the role when there are none or they end soon.
 func (a *assumed) Retrieve(ctx context.Context) (aws.Credentials, error) {
+	creds, err := a.current(ctx)
+	if key, ok := ctx.Value(signedWith{}).(*string); ok {
+		*key = creds.AccessKeyID
+	}
+	return creds, err
+}
+
+func (a *assumed) current(ctx context.Context) (aws.Credentials, error) {
 	base, err := a.base.Credentials.Retrieve(ctx)
 	if err != nil {
 		return aws.Credentials{}, err
@@ -127,8 +138,8 @@ func (a *assumed) session(base aws.Credentials) (*session, error) {
 	return a.e.sessions.of(string(key)), nil
 }
 
-// drop forgets the session.
-func (a *assumed) drop(ctx context.Context) error {
+// drop forgets the session with this access key. One that somebody else has assumed since then stays.
+func (a *assumed) drop(ctx context.Context, key string) error {
 	base, err := a.base.Credentials.Retrieve(ctx)
 	if err != nil {
 		return err
@@ -141,7 +152,9 @@ func (a *assumed) drop(ctx context.Context) error {
 		return err
 	}
 	defer s.release()
-	s.creds = aws.Credentials{}
+	if key == "" || s.creds.AccessKeyID == key {
+		s.creds = aws.Credentials{}
+	}
 	return nil
 }
 

@@ -55,10 +55,10 @@ func (m *machine) send(ctx context.Context, s sending) (command string, sent boo
 			in.OutputS3Region = &s.s3.region
 		}
 	}
-	refreshed := false
+	refreshed, key := false, new(string)
 	for attempt, wait := 1, m.e.timings.pollFirst; ; attempt, wait = attempt+1, 2*wait {
 		var out *ssm.SendCommandOutput
-		err = m.e.once(ctx, func(ctx context.Context) (err error) {
+		err = m.e.once(context.WithValue(ctx, signedWith{}, key), func(ctx context.Context) (err error) {
 			out, err = m.client.ssm.SendCommand(ctx, in)
 			return err
 		})
@@ -69,7 +69,7 @@ func (m *machine) send(ctx context.Context, s sending) (command string, sent boo
 			return "", true, m.unknown(s.attempted, "SSM's answer names no command.", nil)
 		case isExpired(err) && !refreshed:
 			// It was refused, so that nothing was started.
-			if refreshed = m.client.forget(ctx); refreshed {
+			if refreshed = m.client.forget(ctx, *key); refreshed {
 				continue
 			}
 		case isThrottled(err) && attempt < 8:
@@ -94,7 +94,7 @@ func (m *machine) wait(ctx context.Context, command string, s sending) (*ended, 
 	// SSM itself ends a command after both times; beyond that it is no use to wait.
 	last := sent.Add(max(s.delivery, m.e.timings.delivery) + s.execution + time.Minute)
 	in := &ssm.GetCommandInvocationInput{CommandId: &command, InstanceId: &m.options.target}
-	refreshed, silent := false, 0
+	refreshed, silent, key := false, 0, new(string)
 	late := func(seen string) error {
 		return m.unknown(s.attempted, fmt.Sprintf("the command %s did not end in its time; last seen: %s.", command, seen), nil)
 	}
@@ -103,7 +103,7 @@ func (m *machine) wait(ctx context.Context, command string, s sending) (*ended, 
 			return nil, err
 		}
 		var out *ssm.GetCommandInvocationOutput
-		err := m.e.once(ctx, func(ctx context.Context) (err error) {
+		err := m.e.once(context.WithValue(ctx, signedWith{}, key), func(ctx context.Context) (err error) {
 			out, err = m.client.ssm.GetCommandInvocation(ctx, in)
 			return err
 		})
@@ -126,7 +126,7 @@ func (m *machine) wait(ctx context.Context, command string, s sending) (*ended, 
 			continue
 		case isExpired(err) && !refreshed:
 			// The credential ended in mid-wait. An assumed role is assumed anew, once.
-			refreshed = m.client.forget(ctx)
+			refreshed = m.client.forget(ctx, *key)
 			if refreshed {
 				continue
 			}

@@ -223,19 +223,25 @@ func (e *endpoint) Attach(ctx context.Context, p *sandboxcore.Profile) (sandboxc
 
 // retry is that of the endpoint, and once more with a new session when AWS says that the one of the principal has ended.
 func (c *client) retry(ctx context.Context, e *endpoint, call func(context.Context) error) error {
-	err := e.retry(ctx, call)
-	if isExpired(err) && c.forget(ctx) {
-		err = e.retry(ctx, call)
+	return c.renewing(ctx, func(ctx context.Context) error { return e.retry(ctx, call) })
+}
+
+// renewing makes a call that may be repeated, and repeats it when the session of the principal had ended.
+func (c *client) renewing(ctx context.Context, call func(context.Context) error) error {
+	key := new(string)
+	err := call(context.WithValue(ctx, signedWith{}, key))
+	if isExpired(err) && c.forget(ctx, *key) {
+		err = call(ctx)
 	}
 	return err
 }
 
-// forget drops an assumed session that AWS no longer takes, so that the next call assumes the role anew. It is false when
-// there is none: the provider's own credential cannot be renewed here.
-func (c *client) forget(ctx context.Context) bool {
+// forget drops the assumed session with this access key, which AWS no longer takes, so that the next call assumes the role
+// anew. It is false when there is none: the provider's own credential cannot be renewed here.
+func (c *client) forget(ctx context.Context, key string) bool {
 	a, ok := c.config.Credentials.(*assumed)
 	if !ok {
 		return false
 	}
-	return a.drop(ctx) == nil
+	return a.drop(ctx, key) == nil
 }

@@ -20,7 +20,7 @@ import (
 // Error codes of the AWS APIs, by what they mean here. Several services spell the same error in several ways.
 var (
 	codesThrottled = []string{"Throttling", "ThrottlingException", "ThrottledException", "RequestLimitExceeded", "TooManyRequestsException", "RequestThrottled", "SlowDown", "PriorRequestNotComplete"}
-	codesExpired   = []string{"ExpiredToken", "ExpiredTokenException", "RequestExpired"}
+	codesExpired   = []string{"ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefreshRequired"}
 	codesRefused   = []string{
 		"AccessDenied", "AccessDeniedException", "UnrecognizedClientException", "InvalidClientTokenId", "SignatureDoesNotMatch", "InvalidSignatureException",
 		"IncompleteSignature", "MissingAuthenticationToken", "MissingAuthenticationTokenException", "InvalidAccessKeyId", "InvalidSignature",

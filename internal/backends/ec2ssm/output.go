@@ -4,16 +4,19 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/xml"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	v4 "github.com/aws/aws-sdk-go-v2/aws/signer/v4"
+	smithy "github.com/aws/smithy-go"
 
 	"github.com/agentkernel/terraform-provider-agentkernel/internal/sandboxcore"
 )
@@ -74,9 +77,11 @@ func (m *machine) fromBucket(ctx context.Context, from string, where *s3Output) 
 	ctx, cancel := context.WithTimeout(ctx, bucketTime)
 	defer cancel()
 	var text string
-	err = m.e.again(ctx, func(ctx context.Context) (err error) {
-		text, err = m.get(ctx, base+"/"+where.bucket+"/"+key, region)
-		return err
+	err = m.client.renewing(ctx, func(ctx context.Context) error {
+		return m.e.again(ctx, func(ctx context.Context) (err error) {
+			text, err = m.get(ctx, base+"/"+where.bucket+"/"+key, region)
+			return err
+		})
 	})
 	if err != nil {
 		return "", m.e.failure(ctx, err, "the output of the run could not be read from S3", where.bucket)
@@ -122,9 +127,19 @@ func (m *machine) get(ctx context.Context, address, region string) (string, erro
 	refuse := func(code sandboxcore.Code, said, next string) error {
 		return &sandboxcore.Error{Code: code, Attempted: "the output of the run could not be read from S3", Object: m.options.s3.bucket, Said: said, Next: next}
 	}
+	// An error has a code, <Error><Code>…</Code>…</Error> (Amazon S3 API reference, error responses); the status alone says
+	// too little: 400 is a bucket in another region, or a session that has ended.
+	var said struct{ Code string }
+	if err == nil && resp.StatusCode != http.StatusOK && xml.Unmarshal(body[:min(len(body), 64<<10)], &said) != nil {
+		said.Code = ""
+	}
 	switch {
 	case err != nil:
 		return "", err
+	case slices.Contains(codesExpired, said.Code):
+		return "", &smithy.GenericAPIError{Code: said.Code, Message: "S3 does not take it any more"}
+	case resp.StatusCode == http.StatusForbidden && said.Code != "" && said.Code != "AccessDenied":
+		return "", refuse(sandboxcore.CodeIdentity, "AWS refused the caller ("+sandboxcore.Printable(said.Code)+").", "Check the credential, and the clock of this machine.")
 	case resp.StatusCode == http.StatusForbidden:
 		return "", refuse(sandboxcore.CodeIdentity, "AWS refused the caller.", "Allow s3:GetObject on the objects of this bucket and prefix.")
 	case resp.StatusCode == http.StatusNotFound:

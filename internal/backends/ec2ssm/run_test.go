@@ -193,17 +193,18 @@ func TestOutputThroughS3(t *testing.T) {
 	if p.peer.Count("s3:GetObject") != 1 || p.peer.Count("ssm:SendCommand") != 1 {
 		t.Errorf("calls %v", p.peer.Actions())
 	}
+	codes := map[int]string{403: "AccessDenied", 404: "NoSuchKey", 301: "PermanentRedirect", 400: "AuthorizationHeaderMalformed", 503: "SlowDown", 500: "InternalError"}
 	for status, test := range map[int]struct {
 		times int
 		says  string
 	}{
-		403: {9, "s3:GetObject"}, 404: {9, "s3:PutObject"}, 301: {9, "region in output_s3"}, 503: {9, "later"}, 500: {2, ""},
+		400: {9, "region in output_s3"}, 403: {9, "s3:GetObject"}, 404: {9, "s3:PutObject"}, 301: {9, "region in output_s3"}, 503: {9, "later"}, 500: {2, ""},
 	} {
 		p.peer.ForgetJournal()
 		p.peer.Lock()
 		p.peer.Fault = func(action string, n int) *ssmpeer.Fault {
 			if action == "s3:GetObject" && n <= test.times {
-				return &ssmpeer.Fault{Code: "Any", Status: status}
+				return &ssmpeer.Fault{Code: codes[status], Status: status}
 			}
 			return nil
 		}
