@@ -109,7 +109,10 @@ func (l *sandboxListResource) result(ctx context.Context, req list.ListRequest, 
 		return out
 	}
 	var err error
-	if info.Marks.Spec, err = l.data.engine.LiveSpec(ctx, t, info); err != nil {
+	if info.Marks.Args.Packages, err = l.data.engine.InstalledPackages(ctx, t, info); err == nil {
+		info.Marks.Spec, err = l.data.engine.LiveSpec(ctx, t, info)
+	}
+	if err != nil {
 		reporter{diags: &out.Diagnostics, redact: redact}.error(ctx, err, sandboxcore.CodeUnreachable)
 		return out
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 	"testing"
 
@@ -284,4 +285,66 @@ func TestForeignMarksAreShownClean(t *testing.T) {
 	if got := data.Get("sandboxes"); !strings.Contains(fmt.Sprint(got), long+":whole") {
 		t.Errorf("a label that is as long as may be is shown as %v", got)
 	}
+}
+
+// TestOrphanWithoutItsPackages: the provider was killed while pip ran. Whoever imports the orphan, by whichever way, is told
+// of no packages, so that the next apply installs them; one that pip was done with has them.
+func TestOrphanWithoutItsPackages(t *testing.T) {
+	fake := newFake()
+	fake.Live = append(fake.Live, "packages")
+	s := newServer(t, fake, config{})
+	cfg := config{"profile": profile(t, s, nil), "packages": []string{"rich", "attrs>=24"}}
+	looked := false
+	fake.OnRun = func(context.Context, sandboxcore.RunRequest, io.Writer, io.Writer) (sandboxcore.RunResult, error) {
+		if looked {
+			return sandboxcore.RunResult{}, nil
+		}
+		looked = true
+		other := newServer(t, fake, config{}) // of the time after the kill
+		imported, d := other.Import(tSandbox, "docker/fake-1")
+		noErrors(t, d)
+		listed := other.List(tSandbox, config{}, 0, true, 0)
+		if len(listed) != 1 || !listed[0].Resource.Value.Equal(imported.Value) {
+			t.Errorf("listed %v, imported %s", listed, imported.JSON())
+		}
+		if got := imported.Get("packages"); got != nil {
+			t.Errorf("imported with the packages %v", got)
+		}
+		p := other.Plan(tSandbox, imported, cfg)
+		noErrors(t, p.Diags)
+		if p.Action != protocoltest.Update {
+			t.Errorf("planned %s", p.Action)
+		}
+		return sandboxcore.RunResult{}, nil
+	}
+	s.MustApply(tSandbox, protocoltest.State{}, cfg)
+	if !looked {
+		t.Fatal("pip did not run")
+	}
+	imported, d := s.Import(tSandbox, "docker/fake-1")
+	noErrors(t, d)
+	s.MustBeSettled(imported, cfg)
+
+	t.Run("a record that the code in the sandbox wrote", func(t *testing.T) {
+		for name, record := range map[string]string{"nonsense": "\x00[", "more than was asked for": `["rich","evil","attrs>=24"]`, "less": `["rich"]`} {
+			fake.OnReadFile = func(string, int64) ([]byte, error) { return []byte(record), nil }
+			imported, d := s.Import(tSandbox, "docker/fake-1")
+			noErrors(t, d)
+			want := map[string]string{"nonsense": "<nil>", "more than was asked for": "[rich attrs>=24]", "less": "[rich]"}[name]
+			if got := fmt.Sprint(imported.Get("packages")); got != want {
+				t.Errorf("%s: %s, want %s", name, got, want)
+			}
+		}
+		fake.OnReadFile = func(string, int64) ([]byte, error) {
+			return nil, &sandboxcore.Error{Code: sandboxcore.CodeUnreachable, Attempted: "x", Said: "no answer"}
+		}
+		_, d := s.Import(tSandbox, "docker/fake-1")
+		wantError(t, d, "AK5010", "no answer")
+		fake.SetStatus("fake-1", sandboxcore.StatusStopped) // it is not woken, and what it was made with stands
+		imported, d := s.Import(tSandbox, "docker/fake-1")
+		noErrors(t, d)
+		if got := fmt.Sprint(imported.Get("packages")); got != "[rich attrs>=24]" {
+			t.Errorf("of a stopped one: %s", got)
+		}
+	})
 }

@@ -253,6 +253,9 @@ func (r *sandboxResource) Read(ctx context.Context, req resource.ReadRequest, re
 	if state.Profile.IsNull() { // an import
 		err := sandboxcore.CheckMarks(state.ID.ValueString(), info.Marks)
 		if err == nil {
+			info.Marks.Args.Packages, err = r.data.engine.InstalledPackages(work, state.ref().Backend, info)
+		}
+		if err == nil {
 			info.Marks.Spec, err = r.data.engine.LiveSpec(work, state.ref().Backend, info)
 		}
 		if err != nil {

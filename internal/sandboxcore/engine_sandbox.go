@@ -200,7 +200,7 @@ func (e *Engine) create(ctx context.Context, ep Endpoint, p *Profile, req Sandbo
 	}
 	info = sb.Info()
 	if len(req.Packages) > 0 {
-		if err := e.install(ctx, sb, p, req.Packages); err != nil {
+		if err := e.install(ctx, sb, p, req.Packages, req.Packages); err != nil {
 			return info, err
 		}
 	}
@@ -213,7 +213,8 @@ func (e *Engine) create(ctx context.Context, ep Endpoint, p *Profile, req Sandbo
 	return info, nil
 }
 
-func (e *Engine) install(ctx context.Context, env Environment, p *Profile, packages []string) (err error) {
+// install installs packages; all are those that are there afterwards.
+func (e *Engine) install(ctx context.Context, env Environment, p *Profile, packages, all []string) (err error) {
 	ctx, end := e.step(ctx, "install packages", nil)
 	defer end(&err)
 	req := installRequest(packages)
@@ -238,7 +239,7 @@ func (e *Engine) install(ctx context.Context, env Environment, p *Profile, packa
 			ExitCode: &code, StdoutTail: out.Stream().Tail(tailBytes), StderrTail: errOut.Stream().Tail(tailBytes),
 		}
 	}
-	return nil
+	return e.recordPackages(ctx, env, p, all)
 }
 
 func seconds(f float64) time.Duration { return time.Duration(f * float64(time.Second)) }
@@ -377,7 +378,7 @@ func (e *Engine) update(ctx context.Context, sb ManagedSandbox, p *Profile, up S
 		}
 	}
 	if len(up.AddPackages) > 0 {
-		if err := e.install(ctx, sb, p, up.AddPackages); err != nil {
+		if err := e.install(ctx, sb, p, up.AddPackages, up.Packages); err != nil {
 			return err
 		}
 	}

@@ -1,7 +1,11 @@
 package sandboxcore
 
 import (
+	"context"
+	"encoding/json"
+	"errors"
 	"regexp"
+	"slices"
 )
 
 // Workspace is the default working directory of managed container sandboxes and of bubblewrap.
@@ -10,6 +14,13 @@ const Workspace = "/workspace"
 // PackagesDir is where packages are installed, below the working directory; backends that install packages have it on
 // PYTHONPATH.
 const PackagesDir = ".agentkernel/packages"
+
+// packagesRecord is the file below the working directory that says which packages are installed: the marks of a sandbox
+// are written before pip runs, and whoever kills the provider then leaves a sandbox without them.
+const packagesRecord = ".agentkernel/installed.json"
+
+// maxPackagesRecord bounds what is read of it. The code in the sandbox can write there, too.
+const maxPackagesRecord = 1 << 20
 
 // A requirement: name, extras, version clauses. No options, paths, URLs, markers or direct references (PEP 508 without
 // its dangerous half).
@@ -37,4 +48,60 @@ func installRequest(packages []string) RunRequest {
 		"--target", PackagesDir, "--",
 	}
 	return RunRequest{Kind: RunCommand, Argv: append(argv, packages...)}
+}
+
+// recordPackages leaves in the sandbox which packages are installed, where the backend carries files.
+func (e *Engine) recordPackages(ctx context.Context, env Environment, p *Profile, packages []string) error {
+	caps, err := e.cfg.Registry.Capabilities(p)
+	if err != nil || !caps.Files {
+		return err
+	}
+	record, err := json.Marshal(packages)
+	if err != nil {
+		return err
+	}
+	return env.WriteFile(ctx, packagesRecord, record, DefaultFileMode)
+}
+
+// InstalledPackages gives, for an import, those of the packages in info's marks that are installed: nil when none is. A
+// sandbox that does not run is not woken for it, and has those that it was made with.
+func (e *Engine) InstalledPackages(ctx context.Context, t BackendType, info SandboxInfo) (_ []string, err error) {
+	wanted := info.Marks.Args.Packages
+	if len(wanted) == 0 || info.Status != StatusRunning || info.Dormant {
+		return wanted, nil
+	}
+	p, err := e.cfg.Registry.ParseSpec(info.Marks.Spec)
+	if err != nil {
+		return wanted, nil //nolint:nilerr // whoever uses the spec is told what is wrong with it
+	}
+	caps, err := e.cfg.Registry.Capabilities(p)
+	if err != nil || !caps.Files {
+		return wanted, err
+	}
+	ref := SandboxRef{Backend: t, Endpoint: info.Endpoint, NativeID: info.NativeID}
+	ctx, end := e.step(ctx, "read packages", &AuditRecord{Backend: t, ID: ref.id(), Fingerprint: Fingerprint(info.Marks.Spec)})
+	defer end(&err)
+	sb, _, err := e.open(ctx, ref, false)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, fileTimeout)
+	defer cancel()
+	text, _, err := sb.ReadFile(ctx, packagesRecord, maxPackagesRecord)
+	var coded *Error
+	if errors.As(err, &coded) && coded.Code != CodeValue || ctx.Err() != nil {
+		return nil, err
+	}
+	// No file, or one that nothing can be read from, records nothing.
+	var installed []string
+	if err != nil || json.Unmarshal(text, &installed) != nil {
+		installed = nil
+	}
+	var out []string
+	for _, pkg := range wanted {
+		if slices.Contains(installed, pkg) {
+			out = append(out, pkg)
+		}
+	}
+	return out, nil
 }

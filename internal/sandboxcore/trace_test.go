@@ -82,6 +82,7 @@ create sandbox > docker identity
 create sandbox > docker admit
 create sandbox > docker create id=docker/fake-1
 create sandbox > install packages > docker run id=docker/fake-1 exit=0
+create sandbox > install packages > docker write file id=docker/fake-1
 create sandbox > install packages
 create sandbox id=docker/fake-1`)
 
