@@ -101,11 +101,16 @@ func (p *Peer) assume(caller *credential, form url.Values) (any, *apiError) {
 	case form.Has("SourceIdentity") && (!sourceIdentity.MatchString(form.Get("SourceIdentity")) || strings.HasPrefix(form.Get("SourceIdentity"), "aws:")):
 		return invalid("sourceIdentity")
 	}
+	seen := map[string]bool{}
 	for i := 1; form.Has("Tags.member." + strconv.Itoa(i) + ".Key"); i++ {
 		k, v := form.Get("Tags.member."+strconv.Itoa(i)+".Key"), form.Get("Tags.member."+strconv.Itoa(i)+".Value")
 		if i > 50 || k == "" || len([]rune(k)) > 128 || len([]rune(v)) > 256 || !tagText.MatchString(k) || !tagText.MatchString(v) {
 			return invalid("tags")
 		}
+		if lower := strings.ToLower(k); seen[lower] || strings.HasPrefix(lower, "aws:") {
+			return nil, refuse("InvalidParameterValue", "Duplicate or reserved tag key: %s", k)
+		}
+		seen[strings.ToLower(k)] = true
 	}
 	p.Lock()
 	defer p.Unlock()

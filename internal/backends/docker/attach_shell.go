@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -23,11 +24,14 @@ const maxShellCode = 96 << 10
 // textVariable carries code to the shell: unlike arguments it is neither in the engine's events nor readable for others.
 const textVariable = "AGENTKERNEL_TEXT"
 
+// dirVariable carries the working directory.
+const dirVariable = "AGENTKERNEL_DIR"
+
 // The first line of output says how it began: P and the process id, D for no directory, N for no program. The shell
 // becomes the program, so that the id is also that of the session and process group that the engine made for it. The text
 // goes through the positional parameters, because any variable may be one that the run was given.
 const (
-	shellStart = `if [ -n "$AGENTKERNEL_DIR" ]; then CDPATH= cd -- "$AGENTKERNEL_DIR" >/dev/null 2>&1 || { echo D; exit 125; }; fi; unset AGENTKERNEL_DIR; ` +
+	shellStart = `if [ -n "$` + dirVariable + `" ]; then CDPATH= cd -- "$` + dirVariable + `" >/dev/null 2>&1 || { echo D; exit 125; }; fi; unset ` + dirVariable + `; ` +
 		`command -v "$1" >/dev/null 2>&1 || { echo N; exit 127; }; echo "P$$"; `
 	shellBecome = shellStart + `exec "$@"`
 	shellScript = shellStart + `set -- "$` + textVariable + `"; unset ` + textVariable + `; eval "shift; $1"`
@@ -132,6 +136,12 @@ func orDiscard(w io.Writer) io.Writer {
 func (a *attached) shellOptions(req sandboxcore.RunRequest) (client.ExecCreateOptions, error) {
 	o := client.ExecCreateOptions{User: a.user, AttachStdin: true, AttachStdout: true, AttachStderr: true}
 	for k, v := range req.Env {
+		if k == textVariable || k == dirVariable {
+			return o, &sandboxcore.Error{
+				Code: sandboxcore.CodeValue, Attempted: "the run was refused", Object: objectID(a.id), Attribute: []string{"env"},
+				Said: "The container's root file system is read-only, so that a request reaches its shell in variables, of which " + k + " is one.", Next: "Use another name.",
+			}
+		}
 		o.Env = append(o.Env, k+"="+v)
 	}
 	if req.WorkingDirectory != "" {
@@ -139,7 +149,7 @@ func (a *attached) shellOptions(req sandboxcore.RunRequest) (client.ExecCreateOp
 		if !strings.HasPrefix(dir, "/") {
 			dir = "./" + dir // "-" alone would be the directory before
 		}
-		o.Env = append(o.Env, "AGENTKERNEL_DIR="+dir)
+		o.Env = append(o.Env, dirVariable+"="+dir)
 	}
 	if req.Kind != sandboxcore.RunCommand {
 		if len(req.Text) > maxShellCode || bytes.ContainsRune(req.Text, 0) {
@@ -392,10 +402,11 @@ func (f *firstLine) text() string {
 	return string(f.line)
 }
 
-// pid is the process id, digits only.
+// pid is the process id, digits only. The container says it, and nobody vouches for it: the first process of a container,
+// which is none of ours, and what kill takes for another word are no answer.
 func (f *firstLine) pid() string {
 	pid, ok := strings.CutPrefix(f.text(), "P")
-	if !ok || pid == "" || strings.Trim(pid, "0123456789") != "" {
+	if n, err := strconv.ParseUint(pid, 10, 31); !ok || err != nil || n < 2 || strconv.FormatUint(n, 10) != pid {
 		return ""
 	}
 	return pid

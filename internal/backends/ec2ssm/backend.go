@@ -197,7 +197,13 @@ func validatePrincipal(who sandboxcore.Principal, refuse func(said, next, key st
 	if len(ec2.SessionTags) > 50 {
 		refuse(fmt.Sprintf("there are %d session tags, and STS takes at most 50.", len(ec2.SessionTags)), "Use fewer.", "session_tags")
 	}
+	// Keys are told apart by more than their case, and the prefix aws: is reserved (IAM user guide, passing session tags).
+	seen := map[string]bool{}
 	for k, v := range ec2.SessionTags {
+		if lower := strings.ToLower(k); seen[lower] || strings.HasPrefix(lower, "aws:") {
+			refuse(fmt.Sprintf("the session tag %s is none that STS takes.", sandboxcore.Quoted(k)), "Use keys that differ in more than upper and lower case, and none that starts with aws:.", "session_tags")
+		}
+		seen[strings.ToLower(k)] = true
 		if k == "" || len([]rune(k)) > 128 || len([]rune(v)) > 256 || !tagPattern.MatchString(k) || !tagPattern.MatchString(v) {
 			refuse(fmt.Sprintf("the session tag %s is none that STS takes.", sandboxcore.Quoted(k)), "Use at most 128 characters for a key and 256 for a value: letters, digits, blanks and _ . : / = + - @.", "session_tags")
 		}

@@ -4,12 +4,16 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
+	"net/url"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
 	"github.com/aws/aws-sdk-go-v2/config"
 	"github.com/aws/aws-sdk-go-v2/credentials"
+	"github.com/aws/aws-sdk-go-v2/service/ssm"
+	"github.com/aws/aws-sdk-go-v2/service/sts"
 	"github.com/aws/smithy-go/logging"
 
 	"github.com/agentkernel/terraform-provider-agentkernel/internal/sandboxcore"
@@ -20,13 +24,14 @@ type awsConfig struct {
 	region, profile             string
 	accessKey, secretKey, token string
 	ssm, sts, s3                string
+	plainHTTP                   bool
 }
 
 func readConfig(s sandboxcore.Settings) (awsConfig, error) {
 	e := s.Object(keyEndpoints)
 	c := awsConfig{
 		region: s.String(keyRegion, ""), profile: s.String(keyProfile, ""), accessKey: s.String(keyAccessKey, ""), secretKey: s.String(keySecretKey, ""),
-		token: s.String(keyToken, ""), ssm: e.String(keySSM, ""), sts: e.String(keySTS, ""), s3: e.String(keyS3, ""),
+		token: s.String(keyToken, ""), plainHTTP: s.Bool(keyAllowHTTP, false), ssm: e.String(keySSM, ""), sts: e.String(keySTS, ""), s3: e.String(keyS3, ""),
 	}
 	refuse := func(said, next string, key string) (awsConfig, error) {
 		return c, &sandboxcore.Error{
@@ -44,7 +49,31 @@ func readConfig(s sandboxcore.Settings) (awsConfig, error) {
 		// A credential of the environment was not given to whoever is at that address.
 		return refuse("an endpoint is set, but no credential for it.", "Set access_key and secret_key, or profile, beside endpoints.", keyEndpoints)
 	}
+	for _, own := range []struct{ key, address string }{{keySSM, c.ssm}, {keySTS, c.sts}, {keyS3, c.s3}} {
+		if err := c.encrypted(own.address, "", providerKey, keyEndpoints, own.key); err != nil {
+			return c, err
+		}
+	}
 	return c, nil
+}
+
+// encrypted refuses an address over which others could read what is said. STS answers with whole credentials, and a request
+// to Systems Manager is the code. from says where the address was found when it is none of the configuration.
+func (c awsConfig) encrypted(address, from string, attribute ...string) error {
+	u, err := url.Parse(address)
+	if err != nil || u.Scheme != "http" || c.plainHTTP || u.Hostname() == "localhost" || net.ParseIP(u.Hostname()).IsLoopback() {
+		return nil //nolint:nilerr // what is no address is refused by its pattern, or by who calls it
+	}
+	return &sandboxcore.Error{
+		Code: sandboxcore.CodeValue, Attempted: "an address of AWS was refused", Object: sandboxcore.Printable(u.Redacted()), Said: "it is not encrypted, so that code, session tokens and assumed credentials could be read on the way." + from,
+		Next: "Use https, or set allow_http = true in the provider's aws attribute if the network in between is yours.", Attribute: attribute,
+	}
+}
+
+// found is the address of a service that is not in the configuration; an error when it is not encrypted.
+func (c awsConfig) found(ctx context.Context, tools aws.Config, service string) (string, error) {
+	address := addressOf(ctx, tools, service)
+	return address, c.encrypted(address, " It is where the AWS tools look (AWS_ENDPOINT_URL and the like, or the shared configuration).", providerKey, keyAllowHTTP)
 }
 
 func (c awsConfig) endpoints() bool { return c.ssm != "" || c.sts != "" || c.s3 != "" }
@@ -126,6 +155,13 @@ func (c awsConfig) load(ctx context.Context) (aws.Config, error) {
 		return out, &sandboxcore.Error{
 			Code: sandboxcore.CodeUnreachable, Attempted: "the configuration of the AWS tools could not be read", Object: providerKey,
 			Next: "Repair the shared configuration files, or set region and credential in the provider's aws attribute.", Err: err,
+		}
+	}
+	for _, own := range []struct{ service, address string }{{ssm.ServiceID, c.ssm}, {sts.ServiceID, c.sts}} {
+		if own.address == "" {
+			if _, err := c.found(ctx, out, own.service); err != nil {
+				return out, err
+			}
 		}
 	}
 	if c.endpoints() && c.accessKey == "" {

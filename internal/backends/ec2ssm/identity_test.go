@@ -250,6 +250,8 @@ func TestIdentityRefusals(t *testing.T) {
 		"source identity of AWS": {user(sandboxcore.EC2SSMPrincipal{RoleARN: role, SourceIdentity: "aws:x"}), userMode, sandboxcore.CodeIdentity, "source identity"},
 		"external id":            {user(sandboxcore.EC2SSMPrincipal{RoleARN: role, ExternalID: "x"}), userMode, sandboxcore.CodeIdentity, "external id"},
 		"51 tags":                {user(sandboxcore.EC2SSMPrincipal{RoleARN: role, SessionTags: tags}), userMode, sandboxcore.CodeIdentity, "51"},
+		"a tag of AWS":           {user(sandboxcore.EC2SSMPrincipal{RoleARN: role, SessionTags: map[string]string{"AWS:x": "y"}}), userMode, sandboxcore.CodeIdentity, "session tag"},
+		"two tags in one":        {user(sandboxcore.EC2SSMPrincipal{RoleARN: role, SessionTags: map[string]string{"Team": "a", "team": "b"}}), userMode, sandboxcore.CodeIdentity, "session tag"},
 		"a long tag":             {user(sandboxcore.EC2SSMPrincipal{RoleARN: role, SessionTags: map[string]string{"k": strings.Repeat("x", 257)}}), userMode, sandboxcore.CodeIdentity, "session tag"},
 	} {
 		t.Run(name, func(t *testing.T) {

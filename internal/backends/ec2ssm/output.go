@@ -67,7 +67,9 @@ func (m *machine) fromBucket(ctx context.Context, from string, where *s3Output) 
 	}
 	base := m.e.config.s3
 	if base == "" {
-		base = addressOf(ctx, m.client.config, "S3")
+		if base, err = m.e.config.found(ctx, m.client.config, "S3"); err != nil {
+			return "", err
+		}
 	}
 	if base == "" {
 		base = "https://s3." + region + "." + domainOf(region)

@@ -16,6 +16,7 @@ const (
 	keySSM       = "ssm"
 	keySTS       = "sts"
 	keyS3        = "s3"
+	keyAllowHTTP = "allow_http"
 )
 
 // Keys of the profile attribute.
@@ -66,6 +67,10 @@ func providerSettings() []sandboxcore.Setting {
 			Name: keyEndpoints, Kind: sandboxcore.KindObject,
 			Description: "Other addresses of AWS services. An address given here needs a credential given here: `access_key`, or a `profile` that holds or fetches its own and does not take that of the machine, its container or its environment (`credential_source`, or no credential at all). Services without an address here are looked for where the AWS tools look (`AWS_ENDPOINT_URL_SSM` and the like, the shared configuration, the region).",
 			Fields:      []sandboxcore.Setting{endpoint(keySSM, "Systems Manager"), endpoint(keySTS, "the Security Token Service"), endpoint(keyS3, "S3")},
+		},
+		{
+			Name: keyAllowHTTP, Kind: sandboxcore.KindBool, Default: false,
+			Description: "Whether addresses of AWS services, here or from where the AWS tools look, may be `http://` addresses of other machines. A signature does not show the secret key, but code, output, session tokens and the credentials of assumed roles can be read on the way. Defaults to false; loopback addresses may always.",
 		},
 	}
 }
