@@ -6,6 +6,7 @@ import (
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/hex"
+	"fmt"
 	"net/http"
 	"net/url"
 	"regexp"
@@ -81,10 +82,7 @@ func (p *Peer) authenticate(r *http.Request, body []byte, service string) (*cred
 		}
 		headers.WriteString(name + ":" + strings.Join(strings.Fields(value), " ") + "\n")
 	}
-	path := r.URL.EscapedPath()
-	if path == "" {
-		path = "/"
-	}
+	path := canonicalPath(r.URL.Path)
 	canonical := strings.Join([]string{r.Method, path, canonicalQuery(r.URL.Query()), headers.String(), signed, digest}, "\n")
 	credentialScope := strings.Join([]string{day, region, scope, "aws4_request"}, "/")
 	toSign := strings.Join([]string{"AWS4-HMAC-SHA256", date, credentialScope, hexSum([]byte(canonical))}, "\n")
@@ -99,6 +97,23 @@ func (p *Peer) authenticate(r *http.Request, body []byte, service string) (*cred
 		return nil, c.arn, &apiError{http.StatusBadRequest, "ExpiredTokenException", "The security token included in the request is expired"}
 	}
 	return c, c.arn, nil
+}
+
+// canonicalPath is the URI encoding of Signature Version 4: every byte but the unreserved characters and the slash, whatever
+// the sender left as it is.
+func canonicalPath(path string) string {
+	if path == "" {
+		return "/"
+	}
+	var out strings.Builder
+	for _, b := range []byte(path) {
+		if b >= 'a' && b <= 'z' || b >= 'A' && b <= 'Z' || b >= '0' && b <= '9' || strings.IndexByte("-._~/", b) >= 0 {
+			out.WriteByte(b)
+		} else {
+			fmt.Fprintf(&out, "%%%02X", b)
+		}
+	}
+	return out.String()
 }
 
 func canonicalQuery(q url.Values) string { return strings.ReplaceAll(q.Encode(), "+", "%20") }

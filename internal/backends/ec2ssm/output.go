@@ -17,6 +17,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	v4 "github.com/aws/aws-sdk-go-v2/aws/signer/v4"
 	smithy "github.com/aws/smithy-go"
+	"github.com/aws/smithy-go/encoding/httpbinding"
 
 	"github.com/agentkernel/terraform-provider-agentkernel/internal/sandboxcore"
 )
@@ -54,9 +55,9 @@ func (m *machine) fromBucket(ctx context.Context, from string, where *s3Output) 
 	if err != nil {
 		return "", fmt.Errorf("the URL of the output cannot be read: %w", err)
 	}
-	key, ok := strings.CutPrefix(u.EscapedPath(), "/"+where.bucket+"/")
+	key, ok := strings.CutPrefix(u.Path, "/"+where.bucket+"/")
 	if !ok {
-		key = strings.TrimPrefix(u.EscapedPath(), "/")
+		key = strings.TrimPrefix(u.Path, "/")
 		if host, _, _ := strings.Cut(u.Hostname(), "."); host != where.bucket {
 			return "", errors.New("the URL of the output is not one of the bucket")
 		}
@@ -75,6 +76,8 @@ func (m *machine) fromBucket(ctx context.Context, from string, where *s3Output) 
 		base = "https://s3." + region + "." + domainOf(region)
 	}
 	base = strings.TrimSuffix(base, "/")
+	// S3 signs over a path in which all but letters, digits and -._~ is escaped, so it has to be sent that way.
+	key = httpbinding.EscapePath(key, false)
 	// Tens of megabytes take longer than a call has.
 	ctx, cancel := context.WithTimeout(ctx, bucketTime)
 	defer cancel()
