@@ -272,9 +272,12 @@ func TestImportExamples(t *testing.T) {
 			t.Run(name, func(t *testing.T) {
 				testenv.Require(t, part)
 				to := other(t, "with-"+name)
-				write(t, filepath.Join(to, name), shown(t, name))
+				block := shown(t, name)
+				// As the page says: for this one plan the block names the provider, which Terraform 1.16 asks for.
+				write(t, filepath.Join(to, name), strings.Replace(block, "import {\n", "import {\n  provider = agentkernel\n", 1))
 				b.run(t, to, "init")
 				b.run(t, to, "plan", "-generate-config-out=generated.tf")
+				write(t, filepath.Join(to, name), block)
 				out, err := command(t.Context(), to, b.env, b.cli, "apply", "-auto-approve", "-no-color").CombinedOutput()
 				if err != nil || !strings.Contains(string(out), "1 imported, 0 added, 0 changed, 0 destroyed") {
 					t.Errorf("%v\n%s", err, out)
