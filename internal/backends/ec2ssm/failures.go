@@ -27,8 +27,9 @@ var (
 	}
 )
 
-// carried is what a run carries, where AWS repeats a parameter in its message: it would not be known for a secret in there.
-var carried = regexp.MustCompile(`[A-Za-z0-9+/=]{80,}`)
+// carried is what a run carries and its digest, where AWS repeats a parameter in its message: it would not be known for a
+// secret in there.
+var carried = regexp.MustCompile(`[A-Za-z0-9+/=]{60,}`)
 
 func apiCode(err error) string {
 	if api, ok := errors.AsType[smithy.APIError](err); ok {

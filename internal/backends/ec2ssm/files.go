@@ -95,7 +95,7 @@ func dropLines(k errand, path string) []string {
 }
 
 func removeLines(k errand, path string) []string {
-	return k.lines(fileLines(path), `$as sh -c '[ -e "$1" ] || [ -L "$1" ] || exit 0; [ -L "$1" ] || [ ! -d "$1" ] || exit 11; rm -f "$1" && [ ! -e "$1" ] || exit 13' sh "$f" >/dev/null 2>&1
+	return k.lines(fileLines(path), `$as sh -c '[ -e "$1" ] || [ -L "$1" ] || { p=${1%/*}; while [ -n "$p" ] && [ ! -d "$p" ]; do p=${p%/*}; done; [ -x "${p:-/}" ] || exit 13; exit 0; }; [ -L "$1" ] || [ ! -d "$1" ] || exit 11; rm -f "$1" && [ ! -e "$1" ] || exit 13' sh "$f" >/dev/null 2>&1
 `+judgeFile+`
 say removed; say done`)
 }

@@ -165,6 +165,15 @@ func TestFilesAsAnotherUser(t *testing.T) {
 			}
 			refused(t, p.engine.WriteFile(t.Context(), file("/tmp/closed/f", []byte("x"))), sandboxcore.CodeValue, "may not")
 			refused(t, p.engine.RemoveFile(t.Context(), file("/tmp/roots", nil)), sandboxcore.CodeValue, "may not")
+			// What cannot be seen is not known to be gone.
+			for _, path := range []string{"/tmp/closed/f", "/tmp/closed/deep/f"} {
+				refused(t, p.engine.RemoveFile(t.Context(), file(path, nil)), sandboxcore.CodeValue, "may not")
+			}
+			for _, path := range []string{"/tmp/absent/f", "sub/absent", "sub/f/below"} {
+				if err := p.engine.RemoveFile(t.Context(), file(path, nil)); err != nil {
+					t.Error(err)
+				}
+			}
 			if err := p.engine.RemoveFile(t.Context(), file("sub/f", nil)); err != nil {
 				t.Error(err)
 			}

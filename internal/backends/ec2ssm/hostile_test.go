@@ -235,11 +235,12 @@ func TestAnswerThatRepeatsTheRun(t *testing.T) {
 	b := p.bind(p.spec(with(keyAllowSecrets, true)), sandboxcore.DefaultPrincipal())
 	p.machine.Script = func([]string) []ssmpeer.State { return []ssmpeer.State{{Status: "InProgress"}} } // nobody sees it end
 	text := base64.StdEncoding.EncodeToString([]byte("T='canary-token'; export T " + strings.Repeat("# more of it\n", 20)))
+	digest := sandboxcore.FileDigest([]byte("canary-token")) // as a file's, from which a weak secret can be guessed
 	for _, action := range []string{"ssm:SendCommand", "ssm:GetCommandInvocation"} {
 		p.peer.Lock()
 		p.peer.Fault = func(a string, _ int) *ssmpeer.Fault {
 			if a == action {
-				return &ssmpeer.Fault{Code: "ValidationException", Message: "Value '{commands=[printf %s '" + text + "' >>x]}' at 'parameters' failed"}
+				return &ssmpeer.Fault{Code: "ValidationException", Message: "Value '{commands=[printf %s '" + text + "' >>x; [ $s = " + digest + " ]]}' at 'parameters' failed"}
 			}
 			return nil
 		}
@@ -247,6 +248,9 @@ func TestAnswerThatRepeatsTheRun(t *testing.T) {
 		_, err := p.run(t.Context(), sandboxcore.ExecRequest{Binding: &b, Kind: sandboxcore.RunScript, Text: []byte("true"), SecretEnv: map[string]string{"T": "token"}})
 		if sandboxcore.CodeOf(err) == "" || !strings.Contains(err.Error(), "at 'parameters' failed") {
 			t.Fatalf("%v", err)
+		}
+		if strings.Contains(err.Error(), digest[:12]) {
+			t.Errorf("%s: a digest of it stands in the error: %v", action, err)
 		}
 		for i := range len(text) - 12 {
 			if strings.Contains(err.Error(), text[i:i+12]) {

@@ -146,7 +146,8 @@ func (m *machine) get(ctx context.Context, address, region string) (string, erro
 	case resp.StatusCode == http.StatusForbidden && said.Code != "" && said.Code != "AccessDenied":
 		return "", refuse(sandboxcore.CodeIdentity, "AWS refused the caller ("+sandboxcore.Printable(said.Code)+").", "Check the credential, and the clock of this machine.")
 	case resp.StatusCode == http.StatusForbidden:
-		return "", refuse(sandboxcore.CodeIdentity, "AWS refused the caller.", "Allow s3:GetObject on the objects of this bucket and prefix.")
+		return "", refuse(sandboxcore.CodeIdentity, "AWS refused the caller, or the machine has put nothing there: who may not list a bucket is not told which.",
+			"Allow s3:GetObject on the objects of this bucket and prefix to the caller, and s3:PutObject to the machine's role.")
 	case resp.StatusCode == http.StatusNotFound:
 		return "", refuse(sandboxcore.CodeValue, "the bucket does not exist, or the machine has put nothing there.", "Check bucket, and that the machine's role allows s3:PutObject there.")
 	case resp.StatusCode/100 == 3 || resp.StatusCode == http.StatusBadRequest:

@@ -198,7 +198,7 @@ func TestOutputThroughS3(t *testing.T) {
 		times int
 		says  string
 	}{
-		400: {9, "region in output_s3"}, 403: {9, "s3:GetObject"}, 404: {9, "s3:PutObject"}, 301: {9, "region in output_s3"}, 503: {9, "later"}, 500: {2, ""},
+		400: {9, "region in output_s3"}, 403: {9, "put nothing there"}, 404: {9, "s3:PutObject"}, 301: {9, "region in output_s3"}, 503: {9, "later"}, 500: {2, ""},
 	} {
 		p.peer.ForgetJournal()
 		p.peer.Lock()
