@@ -166,7 +166,7 @@ func checkRun(req ExecRequest) Violations {
 	seen := map[string]bool{}
 	for _, f := range req.OutputFiles {
 		switch {
-		case f == "" || !isOneLine(f) || len(f) > MaxPathBytes || strings.HasSuffix(f, "/"):
+		case f == "" || !isOneLine(f) || len(f) > MaxPathBytes || isOfDirectory(f):
 			refuse("output_files", f, "it is not the path of a file.", "Use a plain path.")
 		case slices.Contains(strings.Split(f, "/"), ".."):
 			refuse("output_files", f, "it has a \"..\" element.", "Use a path without it.")

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"io/fs"
+	"path"
 	"slices"
 	"strings"
 	"time"
@@ -65,7 +66,7 @@ func (e *Engine) CheckFile(req FileRequest) (*Profile, Verdict, error) {
 		return &Error{Code: CodeValue, Attempted: "the file was refused", Object: Printable(req.Path), Said: said, Next: next, Attribute: []string{attr}}
 	}
 	switch {
-	case req.Path == "" || !isOneLine(req.Path) || len(req.Path) > MaxPathBytes || strings.HasSuffix(req.Path, "/"):
+	case req.Path == "" || !isOneLine(req.Path) || len(req.Path) > MaxPathBytes || isOfDirectory(req.Path):
 		return p, verdict, bad("path", "it is not the path of a file.", "Use a plain path.")
 	case slices.Contains(strings.Split(req.Path, "/"), ".."):
 		return p, verdict, bad("path", "it has a \"..\" element.", "Use a path without it.")
@@ -74,6 +75,9 @@ func (e *Engine) CheckFile(req FileRequest) (*Profile, Verdict, error) {
 	}
 	return p, verdict, nil
 }
+
+// isOfDirectory reports a path that can only be a directory's.
+func isOfDirectory(p string) bool { return strings.HasSuffix(p, "/") || path.Base(p) == "." }
 
 // WriteFile writes a file.
 func (e *Engine) WriteFile(ctx context.Context, req FileRequest) error {

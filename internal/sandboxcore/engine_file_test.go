@@ -52,6 +52,12 @@ func TestFilesPassGateAndAudit(t *testing.T) {
 	if err := b.engine.WriteFile(t.Context(), refused); !sandboxcore.IsCode(err, sandboxcore.CodeValue) {
 		t.Errorf("a path out of the workspace: %v", err)
 	}
+	for _, path := range []string{"new/.", ".", "new/", "/.", "./"} {
+		refused.Path = path
+		if _, _, err := b.engine.CheckFile(refused); !sandboxcore.IsCode(err, sandboxcore.CodeValue) {
+			t.Errorf("%q, which can only be a directory: %v", path, err)
+		}
+	}
 	foreign := req
 	foreign.Binding.Endpoint = "elsewhere"
 	if err := b.engine.WriteFile(t.Context(), foreign); !sandboxcore.IsCode(err, sandboxcore.CodeOtherEndpoint) {

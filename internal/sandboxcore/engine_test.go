@@ -172,7 +172,9 @@ func TestRefusalsReachNoBackend(t *testing.T) {
 	empty.Spec, empty.Text = b.spec, nil
 	dots := b.run()
 	dots.Spec, dots.OutputFiles = b.spec, []string{"../x"}
-	for i, req := range []sandboxcore.ExecRequest{weird, noSecret, twice, empty, dots} {
+	directory := b.run()
+	directory.Spec, directory.OutputFiles = b.spec, []string{"new/."}
+	for i, req := range []sandboxcore.ExecRequest{weird, noSecret, twice, empty, dots, directory} {
 		if _, err := b.engine.Exec(t.Context(), req); err == nil {
 			t.Errorf("request %d was not refused", i)
 		}
