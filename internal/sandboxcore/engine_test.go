@@ -192,7 +192,7 @@ func TestRefusalsReachNoBackend(t *testing.T) {
 	if calls := b.fake.Calls(); len(calls) > 0 {
 		t.Errorf("the backend was called: %v", calls)
 	}
-	if n := strings.Count(b.auditText(t), `"verdict":"refused"`); n != 7 {
+	if n := strings.Count(b.auditText(t), `"verdict":"refused"`); n != 8 {
 		t.Errorf("%d refusals in the audit log", n)
 	}
 }
