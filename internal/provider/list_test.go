@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"strings"
 	"testing"
 
@@ -335,11 +336,25 @@ func TestOrphanWithoutItsPackages(t *testing.T) {
 				t.Errorf("%s: %s, want %s", name, got, want)
 			}
 		}
-		fake.OnReadFile = func(string, int64) ([]byte, error) {
-			return nil, &sandboxcore.Error{Code: sandboxcore.CodeUnreachable, Attempted: "x", Said: "no answer"}
+		for name, err := range map[string]error{
+			"none":      &sandboxcore.Error{Code: sandboxcore.CodeOperation, Attempted: "x", Attribute: []string{"path"}, Err: fs.ErrNotExist},
+			"no file":   &sandboxcore.Error{Code: sandboxcore.CodeOperation, Attempted: "x", Attribute: []string{"path"}},
+			"too large": errors.New("too large"),
+		} {
+			fake.OnReadFile = func(string, int64) ([]byte, error) { return nil, err }
+			imported, d := s.Import(tSandbox, "docker/fake-1")
+			noErrors(t, d)
+			if got := imported.Get("packages"); got != nil {
+				t.Errorf("%s: %v", name, got)
+			}
 		}
-		_, d := s.Import(tSandbox, "docker/fake-1")
-		wantError(t, d, "AK5010", "no answer")
+		for _, code := range []sandboxcore.Code{sandboxcore.CodeUnreachable, sandboxcore.CodeUnknownOutcome} {
+			fake.OnReadFile = func(string, int64) ([]byte, error) {
+				return nil, &sandboxcore.Error{Code: code, Attempted: "x", Said: "no answer", Attribute: []string{"path"}}
+			}
+			_, d := s.Import(tSandbox, "docker/fake-1")
+			wantError(t, d, string(code), "no answer")
+		}
 		fake.SetStatus("fake-1", sandboxcore.StatusStopped) // it is not woken, and what it was made with stands
 		imported, d := s.Import(tSandbox, "docker/fake-1")
 		noErrors(t, d)

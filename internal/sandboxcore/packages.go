@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io/fs"
 	"regexp"
 	"slices"
 )
@@ -50,6 +51,12 @@ func installRequest(packages []string) RunRequest {
 	return RunRequest{Kind: RunCommand, Argv: append(argv, packages...)}
 }
 
+// isOfTheFile reports whether an error says something of a file, and not of the way to it.
+func isOfTheFile(err error) bool {
+	var coded *Error
+	return errors.Is(err, fs.ErrNotExist) || !errors.As(err, &coded) || (slices.Equal(coded.Attribute, []string{"path"}) && (coded.Code == CodeOperation || coded.Code == CodeValue))
+}
+
 // recordPackages leaves in the sandbox which packages are installed, where the backend carries files.
 func (e *Engine) recordPackages(ctx context.Context, env Environment, p *Profile, packages []string) error {
 	caps, err := e.cfg.Registry.Capabilities(p)
@@ -88,8 +95,7 @@ func (e *Engine) InstalledPackages(ctx context.Context, t BackendType, info Sand
 	ctx, cancel := context.WithTimeout(ctx, fileTimeout)
 	defer cancel()
 	text, _, err := sb.ReadFile(ctx, packagesRecord, maxPackagesRecord)
-	var coded *Error
-	if errors.As(err, &coded) && coded.Code != CodeValue || ctx.Err() != nil {
+	if err != nil && (ctx.Err() != nil || !isOfTheFile(err)) {
 		return nil, err
 	}
 	// No file, or one that nothing can be read from, records nothing.
