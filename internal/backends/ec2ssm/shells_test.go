@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/agentkernel/terraform-provider-agentkernel/internal/sandboxcore"
+	"github.com/agentkernel/terraform-provider-agentkernel/internal/ssmpeer"
 )
 
 // shells gives, for each sh that machines have, a PATH that begins with it; busybox brings its other tools along.
@@ -96,6 +97,29 @@ func TestVariablesOfTheShell(t *testing.T) {
 				if o.err != nil || !strings.Contains(o.stdout, k+"="+v+"\n") {
 					t.Errorf("%s is not %q: %v\n%s", k, v, o.err, o.stdout)
 				}
+			}
+		})
+	}
+}
+
+// TestEnvironmentOfTheAgent: a program finds what the agent has; sudo takes out what its rules do not keep.
+func TestEnvironmentOfTheAgent(t *testing.T) {
+	for name, test := range map[string]struct {
+		own  ssmpeer.Own
+		sees bool
+	}{
+		"runuser": {ssmpeer.Own{Users: []string{"agent", "alice"}}, true},
+		"sudo":    {ssmpeer.Own{Users: []string{"agent", "alice"}, Agent: "agent", Sudoers: "agent ALL=(alice) NOPASSWD: ALL\n"}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			needSudo(t, test.own)
+			p := newPlace(t)
+			ownMachine(t, p, test.own)
+			who := sandboxcore.DefaultPrincipal()
+			who.EC2SSM = &sandboxcore.EC2SSMPrincipal{RunAs: "alice"}
+			res, err := p.run(t.Context(), sandboxcore.ExecRequest{Kind: sandboxcore.RunScript, Text: []byte("env"), Principal: who})
+			if err != nil || strings.Contains(res.Stdout.Text, p.peer.Mark()) != test.sees {
+				t.Errorf("%v\n%s", err, res.Stdout.Text)
 			}
 		})
 	}
