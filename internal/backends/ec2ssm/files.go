@@ -47,6 +47,8 @@ const hashTime = 3 * time.Minute
 
 // The exit statuses of what is done as the user become words of fail.
 const (
+	// markFile marks every program from here on like those of a run: an agent that is not root cannot end what runs as another user.
+	markFile  = `AGENTKERNEL_RUN=$id; export AGENTKERNEL_RUN`
 	judgeFile = `case $? in 0) ;; 10) fail absent ;; 11) fail kind ;; 12) fail large "$(cat "$d/n")" "$most" ;; 14) fail space ;; *) fail access ;; esac`
 	look      = `[ -e "$1" ] || { [ -L "$1" ] && exit 11; p=${1%/*}; while [ -n "$p" ] && [ ! -d "$p" ]; do [ -e "$p" ] && exit 11; p=${p%/*}; done; [ -x "${p:-/}" ] || exit 13; exit 10; }; [ -f "$1" ] || exit 11; [ -r "$1" ] || exit 13; `
 )
@@ -55,7 +57,7 @@ const (
 func readLines(k errand, path string, limit int64, hash bool) []string {
 	const take = `n=$(wc -c <"$1") || exit 13; [ $n -le "$2" ] || { echo $((n)); exit 12; }; head -c "$2" "$1" || exit 14`
 	body := []string{
-		fileLines(path),
+		fileLines(path), markFile,
 		`mkdir -m 700 "$d" || fail directory`,
 	}
 	if hash {
@@ -79,7 +81,7 @@ say done`, look, take, limit, judgeFile, pageBytes, pageBytes))...)
 // whole it has a name that others can know by then, in a directory that may be theirs: it is made anew (set -C), never
 // through a link that was put there, and from then on it is spoken of as what is open.
 func writeLines(k errand, path, rest, sum string, made bool, mode fs.FileMode) []string {
-	return k.lines(append(arrived(rest, sum, made), fileLines(path),
+	return k.lines(append(arrived(rest, sum, made), fileLines(path), markFile,
 		fmt.Sprintf(`r=$($as sh -c 'umask 022; t=${1%%/*}/.agentkernel-$2; [ ! -d "$1" ] || exit 11; mkdir -p "${1%%/*}/" || exit 13
 umask 077; set -C; c=13
 if [ ! -e "$t" ] && [ ! -L "$t" ]; then ( [ -f /proc/self/fd/1 ] || exit 13; cat || exit 14; chmod %o /proc/self/fd/1 || exit 13 ) >"$t"; c=$?; fi
@@ -89,13 +91,13 @@ rm -f "$t"; exit $c' sh "$f" "$id" <"$d/p" 2>/dev/null)
 rm -rf "$d"; say file size 0 mode 0 sum $r here 0 0; say done`, mode.Perm(), judgeFile))...)
 }
 
-// dropLines remove what a write that broke off may have left beside the file.
+// dropLines end what an operation that broke off still does, and remove what it may have left beside the file.
 func dropLines(k errand, path string) []string {
-	return k.lines(fileLines(path), `$as rm -f "${f%/*}/.agentkernel-$id"; rm -rf "$d"; say removed; say done`)
+	return k.lines(fileLines(path), `end; $as rm -f "${f%/*}/.agentkernel-$id"; rm -rf "$d"; say removed; say done`)
 }
 
 func removeLines(k errand, path string) []string {
-	return k.lines(fileLines(path), `$as sh -c '[ -e "$1" ] || [ -L "$1" ] || { p=${1%/*}; while [ -n "$p" ] && [ ! -d "$p" ]; do p=${p%/*}; done; [ -x "${p:-/}" ] || exit 13; exit 0; }; [ -L "$1" ] || [ ! -d "$1" ] || exit 11; rm -f "$1" && [ ! -e "$1" ] || exit 13' sh "$f" >/dev/null 2>&1
+	return k.lines(fileLines(path), markFile, `$as sh -c '[ -e "$1" ] || [ -L "$1" ] || { p=${1%/*}; while [ -n "$p" ] && [ ! -d "$p" ]; do p=${p%/*}; done; [ -x "${p:-/}" ] || exit 13; exit 0; }; [ -L "$1" ] || [ ! -d "$1" ] || exit 11; rm -f "$1" && [ ! -e "$1" ] || exit 13' sh "$f" >/dev/null 2>&1
 `+judgeFile+`
 say removed; say done`)
 }

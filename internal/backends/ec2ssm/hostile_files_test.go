@@ -3,6 +3,7 @@
 package ec2ssm
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -10,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/agentkernel/terraform-provider-agentkernel/internal/sandboxcore"
 	"github.com/agentkernel/terraform-provider-agentkernel/internal/ssmpeer"
@@ -187,4 +189,52 @@ func TestLinkInThePlaceOfAFile(t *testing.T) {
 	}
 	refused(t, m.WriteFile(t.Context(), link, []byte("new"), 0o640), sandboxcore.CodeValue, "no regular file")
 	nothingLeft(t)
+}
+
+// TestHashIsGivenUp: what the machine does with a file ends with the operation, also where the agent may not signal the user.
+func TestHashIsGivenUp(t *testing.T) {
+	for name, own := range map[string]ssmpeer.Own{
+		"root": {Users: []string{"agent", "alice"}},
+		"sudo": {Users: []string{"agent", "alice"}, Agent: "agent", Sudoers: "agent ALL=(alice) NOPASSWD: ALL\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			needSudo(t, own)
+			p := newPlace(t)
+			machine := ownMachine(t, p, own)
+			who := sandboxcore.DefaultPrincipal()
+			who.EC2SSM = &sandboxcore.EC2SSMPrincipal{RunAs: "alice"}
+			file := sandboxcore.FileRequest{Binding: p.bind(p.spec(), who), Path: "/tmp/huge", Principal: who}
+			hashing := func() bool {
+				t.Helper()
+				out, err := machine.Sees(t.Context(), "truncate -s 200G /tmp/huge; grep -ls '^sha256sum' /proc/[0-9]*/comm | wc -l")
+				if err != nil {
+					t.Fatalf("%v %s", err, out)
+				}
+				return strings.TrimSpace(out) != "0"
+			}
+			if hashing() {
+				t.Fatal("before it began")
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			done := make(chan error, 1)
+			go func() {
+				_, err := p.engine.StatFile(ctx, file)
+				done <- err
+			}()
+			for !hashing() {
+				select {
+				case err := <-done:
+					t.Fatalf("it ended by itself: %v", err)
+				case <-time.After(20 * time.Millisecond):
+				}
+			}
+			cancel()
+			refused(t, <-done, sandboxcore.CodeUnknownOutcome)
+			left, err := machine.Sees(t.Context(), "ls -A /tmp; grep -ls '^sha256sum' /proc/[0-9]*/comm; grep -alsE 'AGENTKERNEL_RUN' /proc/[0-9]*/environ; true")
+			if err != nil || left != "huge\n" {
+				t.Errorf("%v %s", err, left)
+			}
+		})
+	}
 }
