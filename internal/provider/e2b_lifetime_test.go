@@ -3,8 +3,10 @@
 package provider_test
 
 import (
+	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -259,4 +261,32 @@ func TestE2BLifetimeCap(t *testing.T) {
 	l.idle = 1800
 	refused := s.Plan(tSandbox, protocoltest.State{}, config{"profile": l.spec(config{}), "max_lifetime": "10m"})
 	wantError(t, refused.Diags, "AK2006", "max_lifetime")
+}
+
+// TestE2BTimeOverDuringAnUpdate: the time of a sandbox may be over between the change and the look at it. The update keeps
+// what it promised, and the next look tells.
+func TestE2BTimeOverDuringAnUpdate(t *testing.T) {
+	l := newLifetime(t, e2bpeer.Options{Plain: true})
+	l.cfg = config{"profile": l.spec(config{})}
+	l.apply()
+	id := l.id()
+	l.cfg = config{"profile": l.spec(config{"network_egress": "deny"})}
+	var looks atomic.Int64
+	l.peer.Intercept(func(_ string, w http.ResponseWriter, r *http.Request, next http.Handler) {
+		next.ServeHTTP(w, r)
+		if r.Method == http.MethodPut {
+			looks.Store(1)
+		}
+		if r.Method == http.MethodGet && looks.Load() > 0 && looks.Add(1) == 2 { // the change was read back
+			l.clock.advance(time.Hour)
+		}
+	})
+	l.apply()
+	l.peer.Intercept(nil)
+	if l.id() != id || l.state.Get("status") != "running" || l.peer.States()[id] != "paused" {
+		t.Errorf("after the update: %s, %v", l.state.JSON(), l.peer.States())
+	}
+	if p := l.look(); p.Action != protocoltest.NoOp || l.state.Get("status") != "paused" || l.state.Get("desired_state") != "running" {
+		t.Errorf("planned %s: %s", p.Action, l.state.JSON())
+	}
 }

@@ -323,6 +323,9 @@ func (r *sandboxResource) Update(ctx context.Context, req resource.UpdateRequest
 			return
 		}
 	}
+	if change.touch && info.Dormant { // its time was over right after the change; that is no other outcome, and the next look tells
+		info.Status = sandboxcore.Status(plan.DesiredState.ValueString())
+	}
 	plan.show(p, caps, info)
 	plan.CreatedAt = state.CreatedAt
 	if !change.touch { // nothing was asked, so that nothing is known but what was before
