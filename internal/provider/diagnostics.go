@@ -199,6 +199,11 @@ func lateReplacementError(id string, change sandboxChange) *sandboxcore.Error {
 	}
 }
 
+func otherThanFileWarning(name, then string, err error) diag.Diagnostic {
+	return diag.NewAttributeWarningDiagnostic(path.Root("path"), "Something Else in the Place of the File", fmt.Sprintf("What stands at %s cannot be looked at as the file that was written there; %s.\n\n%s",
+		sandboxcore.Quoted(name), then, sandboxcore.Clean(err.Error())))
+}
+
 func cleanupSkippedWarning(what string, err error) diag.Diagnostic {
 	return diag.NewWarningDiagnostic("Clean-Up Not Run", fmt.Sprintf("%s was not run, because the environment does not exist any more. The object is removed from the state.\n\n%s", what, sandboxcore.Clean(err.Error())))
 }

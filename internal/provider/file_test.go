@@ -1,7 +1,9 @@
 package provider_test
 
 import (
+	"context"
 	"encoding/base64"
+	"io/fs"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -85,6 +87,23 @@ func fileLife(t *testing.T, backend string, block config) {
 			if got := cat("deep/er/f.txt"); got != "one\n 640\n" {
 				t.Errorf("the file is %q", got)
 			}
+		})
+	}
+	for name, script := range map[string]string{"a directory": "mkdir g.txt", "a pipe": "mkfifo g.txt", "more than may be": "head -c 70000000 /dev/zero > g.txt"} {
+		t.Run(name, func(t *testing.T) {
+			other := cfg.With(config{"path": "g.txt"})
+			made := s.MustApply(tFile, protocoltest.State{}, other)
+			outside("rm g.txt; " + script)
+			read, d := s.Read(made)
+			noErrors(t, d)
+			p := s.Plan(tFile, read, other)
+			noErrors(t, p.Diags)
+			if p.Action != protocoltest.Update || !d.Warnings().Has("g.txt") {
+				t.Errorf("planned %s, %s", p.Action, d)
+			}
+			_, d = s.Apply(s.PlanDestroy(read))
+			noErrors(t, d)
+			outside("rm -rf g.txt")
 		})
 	}
 	t.Run("bytes", func(t *testing.T) {
@@ -326,6 +345,62 @@ func TestWriteOnlyContentIsWrittenByItsVersion(t *testing.T) {
 			}
 			file = s.MustApply(tFile, again, first.With(config{"content_wo_version": 3}))
 			first["content_wo_version"] = 3
+		})
+	}
+}
+
+// TestSomethingElseInThePlaceOfAFile: the code in the sandbox can put a directory there, or something endless. That is drift
+// and a warning: neither a plan nor the destruction of everything else hangs on it, and what is not ours is not removed.
+func TestSomethingElseInThePlaceOfAFile(t *testing.T) {
+	fake := newFake()
+	s := newServer(t, fake, config{})
+	box := s.MustApply(tSandbox, protocoltest.State{}, config{"profile": profile(t, s, nil)})
+	refused := func(cause error) error {
+		return &sandboxcore.Error{Code: sandboxcore.CodeOperation, Attempted: "the file was not touched", Attribute: []string{"path"}, Said: "no regular file", Err: cause}
+	}
+	broken := func(err error) {
+		fake.OnReadFile = nil
+		fake.SetFail(nil)
+		if err != nil {
+			fake.OnReadFile = func(string, int64) ([]byte, error) { return nil, err }
+			fake.SetFail(func(_ context.Context, call string) error {
+				if call == "remove" {
+					return err
+				}
+				return nil
+			})
+		}
+	}
+	for name, cfg := range map[string]config{"kept": {"content": "x"}, "write-only": {"content_wo": "xyzxyz", "content_wo_version": 1}} {
+		t.Run(name, func(t *testing.T) {
+			broken(nil)
+			cfg := cfg.With(config{"binding": binding(box), "path": "f"})
+			file := s.MustApply(tFile, protocoltest.State{}, cfg)
+			broken(refused(nil))
+			read, d := s.Read(file)
+			noErrors(t, d)
+			if !d.Warnings().Has("no regular file", "f") {
+				t.Errorf("no warning: %s", d)
+			}
+			p := s.Plan(tFile, read, cfg)
+			noErrors(t, p.Diags)
+			if p.Action != protocoltest.Update {
+				t.Errorf("planned %s", p.Action)
+			}
+			_, d = s.Apply(s.PlanDestroy(read))
+			noErrors(t, d)
+			if !d.Warnings().Has("no regular file", "f") {
+				t.Errorf("no warning: %s", d)
+			}
+			for what, err := range map[string]error{
+				"not allowed": refused(fs.ErrPermission), "away": &sandboxcore.Error{Code: sandboxcore.CodeUnreachable, Attempted: "x"},
+			} {
+				broken(err)
+				_, d = s.Apply(s.PlanDestroy(read))
+				if !d.HasError() {
+					t.Errorf("%s: the file may still be there, and no error", what)
+				}
+			}
 		})
 	}
 }

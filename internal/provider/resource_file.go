@@ -293,6 +293,12 @@ func (r *fileResource) Read(ctx context.Context, req resource.ReadRequest, resp 
 		return
 	case sandboxcore.IsCode(err, sandboxcore.CodeStopped):
 		return
+	case err != nil && ctx.Err() == nil && sandboxcore.IsOfTheFile(err):
+		// The code in the sandbox can put anything there, and must not keep Terraform from planning.
+		resp.Diagnostics.Append(otherThanFileWarning(request.Path, "the next apply tries to write the file anew", err))
+		state.SHA256, state.Size = types.StringNull(), types.Int64Null()
+		resp.Diagnostics.Append(resp.State.Set(ctx, &state)...)
+		return
 	case err != nil:
 		reporter{diags: &resp.Diagnostics, schema: req.State.Schema, fallback: "binding", redact: redact}.error(ctx, err, sandboxcore.CodeUnreachable)
 		return
@@ -354,7 +360,8 @@ func (r *fileResource) Delete(ctx context.Context, req resource.DeleteRequest, r
 	resp.Diagnostics.Append(r.remove(ctx, &state, reporter{diags: &resp.Diagnostics, schema: req.State.Schema, fallback: "binding"})...)
 }
 
-// remove removes the file. With its environment it is gone already.
+// remove removes the file. With its environment it is gone already, and so it is when there is something else in its place,
+// which is not ours.
 func (r *fileResource) remove(ctx context.Context, state *fileModel, report reporter) diag.Diagnostics {
 	who, diags := resolvePrincipal(ctx, state.Principal, r.data.principal)
 	if diags.HasError() {
@@ -362,8 +369,19 @@ func (r *fileResource) remove(ctx context.Context, state *fileModel, report repo
 	}
 	ctx, report.redact = r.data.request(ctx, nil)
 	request, _ := state.request(who)
-	if err := r.data.engine.RemoveFile(ctx, request); !sandboxcore.IsCode(err, sandboxcore.CodeGone) {
+	err := r.data.engine.RemoveFile(ctx, request)
+	switch {
+	case sandboxcore.IsCode(err, sandboxcore.CodeGone):
+	case err != nil && ctx.Err() == nil && sandboxcore.IsOfTheFile(err) && !errors.Is(err, fs.ErrPermission) && r.isElse(ctx, request):
+		diags.Append(otherThanFileWarning(request.Path, "it is left alone, and the object is removed from the state", err))
+	default:
 		report.error(ctx, err, sandboxcore.CodeUnreachable)
 	}
 	return diags
+}
+
+// isElse reports whether what stands at a path cannot be looked at as a file either.
+func (r *fileResource) isElse(ctx context.Context, request sandboxcore.FileRequest) bool {
+	_, err := r.data.engine.StatFile(ctx, request)
+	return err != nil && sandboxcore.IsOfTheFile(err) && !errors.Is(err, fs.ErrPermission)
 }

@@ -51,8 +51,9 @@ func installRequest(packages []string) RunRequest {
 	return RunRequest{Kind: RunCommand, Argv: append(argv, packages...)}
 }
 
-// isOfTheFile reports whether an error says something of a file, and not of the way to it.
-func isOfTheFile(err error) bool {
+// IsOfTheFile reports whether an error of an operation on a file says something of what stands at its path, and not of the way
+// there: that there is nothing, or no regular file, or one that is too large or closed to the sandbox's user.
+func IsOfTheFile(err error) bool {
 	var coded *Error
 	return errors.Is(err, fs.ErrNotExist) || !errors.As(err, &coded) || (slices.Equal(coded.Attribute, []string{"path"}) && (coded.Code == CodeOperation || coded.Code == CodeValue))
 }
@@ -95,7 +96,7 @@ func (e *Engine) InstalledPackages(ctx context.Context, t BackendType, info Sand
 	ctx, cancel := context.WithTimeout(ctx, fileTimeout)
 	defer cancel()
 	text, _, err := sb.ReadFile(ctx, packagesRecord, maxPackagesRecord)
-	if err != nil && (ctx.Err() != nil || !isOfTheFile(err)) {
+	if err != nil && (ctx.Err() != nil || !IsOfTheFile(err)) {
 		return nil, err
 	}
 	// No file, or one that nothing can be read from, records nothing.
