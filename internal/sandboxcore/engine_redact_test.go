@@ -144,8 +144,7 @@ func TestRedactedErrorIsStillWhatItWas(t *testing.T) {
 		if !errors.Is(got, fs.ErrNotExist) || strings.Contains(got.Error(), "canary") || !strings.Contains(got.Error(), "***") {
 			t.Errorf("%s: %v", name, got)
 		}
-		var path *fs.PathError
-		if errors.As(got, &path) {
+		if _, is := errors.AsType[*fs.PathError](got); is {
 			t.Errorf("%s: the error with the text is still in the chain", name)
 		}
 	}

@@ -80,7 +80,7 @@ func (e *Engine) InstalledPackages(ctx context.Context, t BackendType, info Sand
 	}
 	p, err := e.cfg.Registry.ParseSpec(info.Marks.Spec)
 	if err != nil {
-		return wanted, nil //nolint:nilerr // whoever uses the spec is told what is wrong with it
+		return wanted, nil // whoever uses the spec is told what is wrong with it
 	}
 	caps, err := e.cfg.Registry.Capabilities(p)
 	if err != nil || !caps.Files {
