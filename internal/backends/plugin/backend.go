@@ -256,12 +256,6 @@ func (b *backend) place(m *manifest) (*e2b.Place, error) {
 	if err != nil {
 		return nil, err
 	}
-	if host := api.Hostname(); api.Scheme == "http" && host != "localhost" && !strings.HasPrefix(host, "127.") && host != "::1" {
-		return nil, &sandboxcore.Error{
-			Code: sandboxcore.CodeValue, Attempted: "the manifest was refused", Object: sandboxcore.Printable(m.path), Attribute: []string{string(kind), keyManifest},
-			Said: "Its endpoint is not encrypted, so that the key could be read on the way.", Next: "Use an https address.",
-		}
-	}
 	p := &e2b.Place{
 		Kind: kind, API: api, Domain: strings.ToLower(m.Endpoint.Domain), Header: "X-API-Key", Version: "auto",
 		Origin: "the manifest " + sandboxcore.Printable(m.path) + " (credential: api_key, or " + m.credentialVariable() + ")",

@@ -4,6 +4,9 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"io"
+	"net"
+	"net/http"
 	"net/url"
 	"os"
 	"regexp"
@@ -102,16 +105,25 @@ func load(path string, attribute []string) (*manifest, error) {
 			Code: sandboxcore.CodeValue, Attempted: "the manifest was refused", Object: sandboxcore.Printable(path), Said: said, Next: next, Attribute: attribute, Err: err,
 		}
 	}
-	info, err := os.Stat(path)
+	const next = "Name the abx-provider.toml of the plugin."
+	// Opening anything but a file may wait for ever.
+	if info, err := os.Stat(path); err != nil {
+		return refuse("It cannot be read.", next, err)
+	} else if !info.Mode().IsRegular() {
+		return refuse("It is no file.", next, nil)
+	}
+	file, err := os.Open(path) // #nosec G304 -- the path is what the configuration says
+	if err != nil {
+		return refuse("It cannot be read.", next, err)
+	}
+	defer file.Close()
+	// Not by the size that it tells: some files tell none, and it may grow.
+	text, err := io.ReadAll(io.LimitReader(file, maxManifestBytes+1))
 	switch {
 	case err != nil:
-		return refuse("It cannot be read.", "Name the abx-provider.toml of the plugin.", err)
-	case !info.Mode().IsRegular() || info.Size() > maxManifestBytes:
-		return refuse(fmt.Sprintf("It is no file, or larger than %d bytes.", maxManifestBytes), "Name the abx-provider.toml of the plugin.", nil)
-	}
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return refuse("It cannot be read.", "Name the abx-provider.toml of the plugin.", err)
+		return refuse("It cannot be read.", next, err)
+	case len(text) > maxManifestBytes:
+		return refuse(fmt.Sprintf("It is larger than %d bytes.", maxManifestBytes), next, nil)
 	}
 	m, said := parse(text)
 	if said != "" {
@@ -166,11 +178,23 @@ func (m *manifest) check() string {
 
 func (m *manifest) checkEndpoint() string {
 	u, err := url.Parse(m.Endpoint.BaseURL)
-	if err != nil || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" || (u.Scheme != "https" && u.Scheme != "http") {
+	if err != nil || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" || (u.Scheme != "https" && u.Scheme != "http") ||
+		slices.Contains(strings.Split(u.Path, "/"), "..") {
 		return "Its endpoint.base_url is no plain http or https address."
+	}
+	if ip := net.ParseIP(u.Hostname()); u.Scheme == "http" && u.Hostname() != "localhost" && (ip == nil || !ip.IsLoopback()) {
+		return "Its endpoint.base_url is not encrypted, so that the key could be read on the way."
+	}
+	if d := m.Endpoint.Domain; d != "" && !hostPattern.MatchString(d) {
+		return fmt.Sprintf("Its endpoint.domain %s is no domain.", sandboxcore.Quoted(d))
 	}
 	if len(m.Security.Network) == 0 {
 		return "It lists no host in security.network, so that it may talk to nobody."
+	}
+	for _, entry := range m.Security.Network {
+		if !hostPattern.MatchString(strings.TrimPrefix(entry, "*.")) && net.ParseIP(entry) == nil {
+			return fmt.Sprintf("Its security.network has %s, which is no name of a host, nor one with \"*.\" for all that is below it.", sandboxcore.Quoted(entry))
+		}
 	}
 	if !m.mayReach(u.Hostname()) {
 		return fmt.Sprintf("Its endpoint %s is not among the hosts of its own security.network.", sandboxcore.Quoted(u.Hostname()))
@@ -180,19 +204,28 @@ func (m *manifest) checkEndpoint() string {
 	default:
 		return fmt.Sprintf("Its auth scheme %s is unknown; bearer and header are known.", sandboxcore.Quoted(m.Endpoint.Auth.Scheme))
 	}
-	if h := m.Endpoint.Auth.Header; h != "" && !regexp.MustCompile(`^[A-Za-z][A-Za-z0-9-]{0,63}$`).MatchString(h) {
-		return fmt.Sprintf("Its auth header %s is no name of a header.", sandboxcore.Quoted(h))
+	if h := m.Endpoint.Auth.Header; h != "" && (!headerPattern.MatchString(h) || slices.Contains(otherHeaders, http.CanonicalHeaderKey(h))) {
+		return fmt.Sprintf("Its auth header %s is no name of a header for a key.", sandboxcore.Quoted(h))
 	}
 	return ""
 }
 
+var (
+	hostPattern   = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*$`)
+	headerPattern = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9-]{0,63}$`)
+	// otherHeaders have a meaning of their own; a key in one of them would not arrive, or break the request.
+	otherHeaders = []string{
+		"Accept", "Connection", "Content-Length", "Content-Type", "Host", "Te", "Trailer", "Transfer-Encoding", "Upgrade", "User-Agent",
+	}
+)
+
 // mayReach reports whether security.network names a host, itself or with "*." what is below it.
 func (m *manifest) mayReach(host string) bool {
-	host = strings.ToLower(host)
+	host = strings.TrimSuffix(strings.ToLower(host), ".")
 	return slices.ContainsFunc(m.Security.Network, func(entry string) bool {
 		entry = strings.ToLower(entry)
 		suffix, wild := strings.CutPrefix(entry, "*")
-		return entry == host || (wild && strings.HasPrefix(suffix, ".") && strings.HasSuffix(host, suffix))
+		return entry == host || (wild && len(host) > len(suffix) && strings.HasSuffix(host, suffix))
 	})
 }
 

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -166,6 +167,18 @@ func TestManifest(t *testing.T) {
 		"endpoint no address": {"https://api.acme.example", "ftp://api.acme.example", "no plain http"},
 		"auth scheme":         {`scheme = "header"`, `scheme = "magic"`, "auth scheme"},
 		"auth header":         {`header = "X-API-Key"`, `header = "X: y"`, "auth header"},
+		"auth header of HTTP": {`header = "X-API-Key"`, `header = "Host"`, "auth header"},
+		"any host":            {`network = ["api.acme.example"]`, `network = ["api.acme.example", "*"]`, "no name of a host"},
+		"any host, dotted":    {`network = ["api.acme.example"]`, `network = ["api.acme.example", "*."]`, "no name of a host"},
+		"host: empty":         {`network = ["api.acme.example"]`, `network = ["api.acme.example", ""]`, "no name of a host"},
+		"host: an address":    {`network = ["api.acme.example"]`, `network = ["api.acme.example", "https://x.example/"]`, "no name of a host"},
+		"host: star inside":   {`network = ["api.acme.example"]`, `network = ["api.acme.example", "a.*.example"]`, "no name of a host"},
+		"domain":              {"[endpoint]\n", "[endpoint]\ndomain = \"acme.example/x\"\n", "endpoint.domain"},
+		"domain: control":     {"[endpoint]\n", "[endpoint]\ndomain = \"acme\\u001b.example\"\n", "endpoint.domain"},
+		"endpoint in clear":   {"https://api.acme.example", "http://api.acme.example", "not encrypted"},
+		"endpoint: path":      {"https://api.acme.example", "https://api.acme.example/../x", "no plain http"},
+		"two of a key":        {"[runtime]", "[runtime]\nkind = \"rest\"", "no TOML"},
+		"not UTF-8":           {"Boxes.", "\xff", "no TOML"},
 	} {
 		_, said := parse([]byte(text("https://api.acme.example", "api.acme.example", c.from, c.to)))
 		if !strings.Contains(said, c.says) {
@@ -174,6 +187,39 @@ func TestManifest(t *testing.T) {
 	}
 	if _, err := load(filepath.Join(t.TempDir(), "no"), nil); !sandboxcore.IsCode(err, sandboxcore.CodeValue) {
 		t.Error(err)
+	}
+	// A name that begins as loopback does.
+	if _, said := parse([]byte(text("http://127.acme.example", "127.acme.example"))); !strings.Contains(said, "not encrypted") {
+		t.Errorf("a key in the clear: %q", said)
+	}
+	for _, address := range []string{"http://127.0.0.1:3000", "http://localhost:3000", "http://[::1]:3000"} {
+		u, err := url.Parse(address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, said := parse([]byte(text(address, u.Hostname()))); said != "" {
+			t.Errorf("%s: %s", address, said)
+		}
+	}
+	// A file that has more in it than it says.
+	if _, err := load("/proc/kallsyms", nil); err == nil || !strings.Contains(err.Error(), "larger than") {
+		t.Error(err)
+	}
+}
+
+// TestHostWithADot: a host with a dot behind it is the same host, and no way around the list.
+func TestHostWithADot(t *testing.T) {
+	m, said := parse([]byte(text("https://api.acme.example", "*.acme.example")))
+	if said != "" {
+		t.Fatal(said)
+	}
+	for host, want := range map[string]bool{
+		"api.acme.example": true, "API.acme.example": true, "api.acme.example.": true, "acme.example": false, "evil.example": false, "evil.example.": false,
+		"xacme.example": false, "api.acme.example.evil.example": false, "": false, ".": false, ".acme.example": false,
+	} {
+		if got := m.mayReach(host); got != want {
+			t.Errorf("%q: %v", host, got)
+		}
 	}
 }
 
