@@ -4,12 +4,15 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/agentkernel/terraform-provider-agentkernel/internal/sandboxcore"
 )
@@ -22,6 +25,7 @@ type connection struct {
 	host       string
 	token      string
 	ca         string
+	plugin     *clientcmdapi.ExecConfig // credential plugin for host; nil: the token
 	namespaces []string
 	probe      struct{ namespace, image string }
 
@@ -48,7 +52,14 @@ func readConnection(s sandboxcore.Settings, getenv func(string) string) (connect
 			Attribute: []string{"kubernetes", attribute},
 		}
 	}
+	plugin := s.Object(keyExec)
 	switch {
+	case plugin != nil && c.host == "":
+		return refuse(keyExec, "A credential plugin is only for the host that stands beside it.", "Set host as well, or remove exec: a kubeconfig names its own plugin.")
+	case plugin != nil && c.token != "":
+		return refuse(keyExec, "A credential plugin and a token are both there.", "Keep one of them.")
+	case plugin != nil && plugin.String(keyExecCommand, "") == "":
+		return refuse(keyExec, "The credential plugin has no command.", "Set exec.command, such as \"aws\".")
 	case c.host != "" && (c.configPath != "" || c.context != "" || c.inCluster):
 		return refuse(keyHost, "host says where the API server is, and so does another setting.", "Keep host, or config_path with context, or in_cluster.")
 	case c.inCluster && (c.configPath != "" || c.context != ""):
@@ -57,10 +68,33 @@ func readConnection(s sandboxcore.Settings, getenv func(string) string) (connect
 		return refuse(keyToken, "A token is only for the host that stands beside it.", "Set host as well, or remove token: a kubeconfig holds its own credentials.")
 	case c.host == "" && c.ca != "":
 		return refuse(keyCA, "The certificates are only for the host that stands beside them.", "Set host as well, or remove cluster_ca_certificate.")
-	case c.host != "" && c.token == "":
-		return refuse(keyHost, "host has no credential beside it, and none of the environment or of a kubeconfig is sent to it.", "Set token as well.")
+	case c.host != "" && c.token == "" && plugin == nil:
+		return refuse(keyHost, "host has no credential beside it, and none of the environment or of a kubeconfig is sent to it.", "Set token or exec as well.")
+	}
+	if plugin != nil {
+		c.plugin = credentialPlugin(plugin)
 	}
 	return c, nil
+}
+
+// credentialPlugin gives client-go's form of the exec setting.
+func credentialPlugin(s sandboxcore.Settings) *clientcmdapi.ExecConfig {
+	plugin := &clientcmdapi.ExecConfig{
+		APIVersion: s.String(keyExecAPIVersion, defaultExecAPIVersion), Command: s.String(keyExecCommand, ""), Args: s.Strings(keyExecArgs),
+		InteractiveMode: clientcmdapi.NeverExecInteractiveMode,
+	}
+	env := s.StringMap(keyExecEnv)
+	for _, name := range slices.Sorted(maps.Keys(env)) {
+		plugin.Env = append(plugin.Env, clientcmdapi.ExecEnvVar{Name: name, Value: env[name]})
+	}
+	withoutTerminal(plugin)
+	return plugin
+}
+
+// withoutTerminal keeps a credential plugin from asking somebody: standard input of a provider is Terraform's own.
+func withoutTerminal(plugin *clientcmdapi.ExecConfig) {
+	plugin.StdinUnavailable = true
+	plugin.StdinUnavailableMessage = "a Terraform provider has no terminal"
 }
 
 // target is a connection that was resolved.
@@ -76,7 +110,7 @@ func (c connection) resolve() (target, error) {
 	switch {
 	case c.host != "":
 		return target{origin: "host in the provider configuration", config: &rest.Config{
-			Host: c.host, BearerToken: c.token, TLSClientConfig: rest.TLSClientConfig{CAData: []byte(c.ca)},
+			Host: c.host, BearerToken: c.token, ExecProvider: c.plugin, TLSClientConfig: rest.TLSClientConfig{CAData: []byte(c.ca)},
 		}}, nil
 	case c.inCluster:
 		return c.resolveInCluster("in_cluster in the provider configuration")
@@ -136,9 +170,7 @@ func (c connection) fromKubeconfig(rules *clientcmd.ClientConfigLoadingRules, or
 		return refuse(err)
 	}
 	if config.ExecProvider != nil {
-		// Standard input of a provider is Terraform's own.
-		config.ExecProvider.StdinUnavailable = true
-		config.ExecProvider.StdinUnavailableMessage = "a Terraform provider has no terminal"
+		withoutTerminal(config.ExecProvider)
 	}
 	namespace, _, err := loader.Namespace()
 	if err != nil {

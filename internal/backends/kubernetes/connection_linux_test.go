@@ -115,6 +115,29 @@ func TestCredentialPlugin(t *testing.T) {
 	}
 }
 
+// The same for a plugin that stands in the provider configuration, with arguments in their order and variables of its own.
+func TestCredentialPluginOfTheConfiguration(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	config, err := clientcmd.LoadFromFile(c.Kubeconfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	settings := sandboxcore.Settings{keyExec: map[string]any{
+		keyExecCommand: "sh", keyExecArgs: []any{"-c", `[ "$1$2" = ba ] && printf %s "$CREDENTIAL" | base64 -d`, "plugin", "b", "a"},
+		keyExecEnv: map[string]any{"CREDENTIAL": c.credential(t)},
+	}}
+	for _, cl := range config.Clusters {
+		settings[keyHost], settings[keyCA] = cl.Server, string(cl.CertificateAuthorityData)
+	}
+	plugged := *c
+	plugged.e = dial(t, settings)
+	s := plugged.create(t, c.profile())
+	if got := python(t.Context(), s, "print(1)").ok(t); got != "1\n" {
+		t.Errorf("printed %q", got)
+	}
+}
+
 const inClusterChild = "AGENTKERNEL_TEST_IN_CLUSTER"
 
 // in_cluster takes the service account of the pod that the provider runs in. Its files are at a fixed place, so that the test

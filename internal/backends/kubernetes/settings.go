@@ -32,9 +32,20 @@ const (
 	keyHost           = "host"
 	keyToken          = "token"
 	keyCA             = "cluster_ca_certificate"
+	keyExec           = "exec"
 	keyNamespaces     = "namespaces"
 	keyProbeNamespace = "probe_namespace"
 	keyProbeImage     = "probe_image"
+)
+
+// Keys of exec in the provider attribute.
+const (
+	keyExecAPIVersion = "api_version"
+	keyExecCommand    = "command"
+	keyExecArgs       = "args"
+	keyExecEnv        = "env"
+
+	defaultExecAPIVersion = "client.authentication.k8s.io/v1"
 )
 
 // Keys of the profile attribute.
@@ -104,7 +115,7 @@ func providerSettings() []sandboxcore.Setting {
 		{
 			Name: keyHost, Kind: sandboxcore.KindString,
 			Description: "Address of the API server, `https://host:port`. It uses no credential of the environment or of a kubeconfig: " +
-				"set `token` and, unless its certificate is publicly trusted, `cluster_ca_certificate` beside it.",
+				"set `token` or `exec` and, unless its certificate is publicly trusted, `cluster_ca_certificate` beside it.",
 			Pattern: `^https://[^/?#@]+(/[^?#]*)?$`, PatternHint: "https:// followed by host and port",
 		},
 		{
@@ -114,6 +125,29 @@ func providerSettings() []sandboxcore.Setting {
 		{
 			Name: keyCA, Kind: sandboxcore.KindString,
 			Description: "PEM certificates of the authorities that may have signed the certificate of `host`; only together with it.",
+		},
+		{
+			Name: keyExec, Kind: sandboxcore.KindObject,
+			Description: "Credential plugin for `host`: a program on the machine of the provider that prints an `ExecCredential`, such as `aws eks " +
+				"get-token`. It gets no terminal. Only together with `host`; conflicts with `token`. A kubeconfig names its own plugin.",
+			Fields: []sandboxcore.Setting{
+				{
+					Name: keyExecAPIVersion, Kind: sandboxcore.KindString, OneOf: []string{defaultExecAPIVersion, "client.authentication.k8s.io/v1beta1"},
+					Description: "Version of the `ExecCredential` that the program prints. Defaults to `" + defaultExecAPIVersion + "`.",
+				},
+				{
+					Name: keyExecCommand, Kind: sandboxcore.KindString,
+					Description: "The program: a name that is looked up on the `PATH`, or a path. Required.",
+				},
+				{
+					Name: keyExecArgs, Kind: sandboxcore.KindStringList, Ordered: true,
+					Description: "Its arguments. Everybody on the machine can read them in the list of processes, so put secrets into `env`.",
+				},
+				{
+					Name: keyExecEnv, Kind: sandboxcore.KindStringMap, Sensitive: true,
+					Description: "Environment variables for it, beside those of the provider.",
+				},
+			},
 		},
 		{
 			Name: keyNamespaces, Kind: sandboxcore.KindStringList, Pattern: dnsLabel, PatternHint: dnsLabelHint,
