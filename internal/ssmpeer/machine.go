@@ -176,7 +176,24 @@ func (c *command) run() {
 		c.set(State{Status: "Failed", Details: "Failed", Code: -1, Stderr: err.Error()})
 		return
 	}
-	var stdout, stderr bytes.Buffer
+	// Into files, as the agent does: what is left of the script and holds them open does not hold up its end.
+	stdout, err := os.Create(filepath.Join(dir, "stdout")) // #nosec G304 -- of this command
+	if err == nil {
+		defer stdout.Close()
+		var stderr *os.File
+		if stderr, err = os.Create(filepath.Join(dir, "stderr")); err == nil { // #nosec G304 -- of this command
+			defer stderr.Close()
+			c.runScript(dir, script, stdout, stderr)
+		}
+	}
+	if err != nil {
+		c.set(State{Status: "Failed", Details: "Failed", Code: -1, Stderr: err.Error()})
+	}
+}
+
+func (c *command) runScript(dir, script string, stdout, stderr *os.File) {
+	house := c.machine.house
+	var err error
 	program, argv := c.machine.find("sh"), []string{script}
 	if house != nil {
 		id := house.idOf(house.own.Agent)
@@ -187,7 +204,7 @@ func (c *command) run() {
 		program, argv = "nsenter", house.enter(house.own.Agent, "sh", filepath.Join(inside, filepath.Base(dir), "_script.sh"))
 	}
 	cmd := exec.Command(program, argv...) //nolint:noctx // #nosec G204 -- its end is that of the agent: cancelled, timed out, closed
-	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, &stdout, &stderr
+	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, stdout, stderr
 	cmd.Env = []string{"PATH=" + c.machine.Path, "HOME=/root", "LANG=C.UTF-8", c.p.mark}
 	if d := c.in.Parameters["workingDirectory"]; len(d) == 1 && d[0] != "" {
 		cmd.Dir = d[0]
@@ -222,7 +239,13 @@ func (c *command) run() {
 		c.kill()
 		err = <-ended
 	}
-	c.finish(err, late, stdout.String(), stderr.String())
+	said := func(f *os.File) string {
+		b, rerr := os.ReadFile(f.Name())
+		err = errors.Join(err, rerr)
+		return string(b)
+	}
+	out, errOut := said(stdout), said(stderr)
+	c.finish(err, late, out, errOut)
 }
 
 func (c *command) finish(err error, late bool, stdout, stderr string) {
@@ -262,11 +285,17 @@ func (m *Machine) find(name string) string {
 	return name
 }
 
-// kill ends the process group of the script, as the agent does: what left the group lives on.
+// kill ends the process group of the script, as the agent does: what left the group lives on, and so does what the agent's
+// user may not signal.
 func (c *command) kill() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.pid > 0 {
+	switch h := c.machine.house; {
+	case c.pid <= 0:
+	case h != nil && h.own.Agent != "":
+		id := strconv.Itoa(h.idOf(h.own.Agent))
+		_ = exec.Command("setpriv", "--reuid", id, "--regid", id, "--clear-groups", "kill", "-KILL", "--", strconv.Itoa(-c.pid)).Run() //nolint:noctx // #nosec G204 -- of this command, and short
+	default:
 		_ = syscall.Kill(-c.pid, syscall.SIGKILL)
 	}
 }
