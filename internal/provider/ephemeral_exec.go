@@ -92,7 +92,7 @@ func (e *execEphemeral) Open(ctx context.Context, req ephemeral.OpenRequest, res
 	if resp.Diagnostics.HasError() {
 		return
 	}
-	ctx, redact := e.data.request(ctx, nil)
+	ctx, redact := e.data.request(ctx, ephemeralValues(request))
 	report := reporter{diags: &resp.Diagnostics, schema: req.Config.Schema, fallback: m.place(), redact: redact}
 	if !who.known || !e.data.secretsKnown(request.SecretEnv) {
 		report.error(ctx, &sandboxcore.Error{
@@ -116,6 +116,22 @@ func (e *execEphemeral) Open(ctx context.Context, req ephemeral.OpenRequest, res
 	for _, name := range slices.Sorted(maps.Keys(values)) {
 		resp.Diagnostics.Append(resp.Result.SetAttribute(ctx, path.Root(name), values[name])...)
 	}
+}
+
+// maxEphemeralInput bounds the standard input that is looked for in errors: to search for one takes several times its size.
+const maxEphemeralInput = 64 << 10
+
+// ephemeralValues are the values of arguments that may be ephemeral themselves, and that a program may print. They are in the
+// result, which is kept nowhere, and in no diagnostic.
+func ephemeralValues(req sandboxcore.ExecRequest) map[string]string {
+	out := maps.Clone(req.Env)
+	if out == nil {
+		out = map[string]string{}
+	}
+	if len(req.Stdin) <= maxEphemeralInput {
+		out["="] = string(req.Stdin) // no variable has this name
+	}
+	return out
 }
 
 // resultValues are the results of a run by the names of their attributes.

@@ -229,3 +229,28 @@ output "file" { value = agentkernel_file.f.sha256 }
 	}
 	c.destroy()
 }
+
+// TestEphemeralArgumentsAreNoNews: arguments of an ephemeral resource may themselves be ephemeral values. What a run prints of
+// them stands in its result, which is kept nowhere, and not in an error, which stands in the log of a pipeline.
+func TestEphemeralArgumentsAreNoNews(t *testing.T) {
+	fake := newFake()
+	exit := 0
+	fake.OnRun = func(_ context.Context, req sandboxcore.RunRequest, stdout, stderr io.Writer) (sandboxcore.RunResult, error) {
+		_, _ = io.WriteString(stdout, req.Env["TOKEN"])
+		_, _ = stderr.Write(req.Stdin)
+		return sandboxcore.RunResult{ExitCode: exit}, nil
+	}
+	s := newServer(t, fake, config{})
+	cfg := config{"profile": profile(t, s, nil), "script": "x", "env": config{"TOKEN": "ephemeral-token"}, "stdin": "ephemeral-input"}
+	opened, d := s.Open(tExec, cfg)
+	noErrors(t, d)
+	if opened.Get("stdout") != "ephemeral-token" || opened.Get("stderr") != "ephemeral-input" {
+		t.Errorf("the result is %s", opened.JSON())
+	}
+	exit = 3
+	_, d = s.Open(tExec, cfg)
+	wantError(t, d, "AK5006", "***")
+	if strings.Contains(d.String(), "ephemeral-token") || strings.Contains(d.String(), "ephemeral-input") {
+		t.Errorf("told: %s", d)
+	}
+}
