@@ -169,6 +169,10 @@ func isolationNoneWarning(p *sandboxcore.Profile) diag.Diagnostic {
 		return diag.NewAttributeWarningDiagnostic(path.Root("type"), "No Isolation",
 			fmt.Sprintf("Code under the profile %q runs next to whatever else runs in the attached environment, and this provider promises no isolation there. Use it only for code that may reach all of that.", p.Name))
 	}
+	if p.Type == sandboxcore.BackendPlugin {
+		return diag.NewAttributeWarningDiagnostic(path.Root("type"), "No Isolation",
+			fmt.Sprintf("Code under the profile %q runs at the server of the plugin, and nothing in a manifest says how strongly that isolates it (isolation = \"none\"). Ask whoever runs the server before code that you do not trust runs there.", p.Name))
+	}
 	return diag.NewAttributeWarningDiagnostic(path.Root("type"), "No Isolation",
 		fmt.Sprintf("Code under the profile %q runs on this machine without any isolation (isolation = \"none\"): it can read and change whatever the user can who runs Terraform, the memory of the provider included. Use it only for code that you trust.", p.Name))
 }
