@@ -14,6 +14,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -43,6 +44,10 @@ type api struct {
 	log   *slog.Logger
 	times *timings
 	now   func() time.Time
+
+	mu sync.Mutex
+	// notBefore is when the server takes calls again, as it told one of them with 429: all others wait for that, too.
+	notBefore time.Time
 }
 
 // newTransport makes the one transport of a place, for both planes: they differ in who puts credentials on a request.
@@ -85,6 +90,13 @@ func (a *api) do(ctx context.Context, c call) (status int, header http.Header, e
 		return 0, nil, err
 	}
 	waited := time.Duration(0)
+	if hold := a.held(); hold > 0 && hold <= a.times.rateLimit {
+		waited = hold
+		a.log.InfoContext(ctx, "the server has asked to wait", "backend", string(a.place.Kind), "method", c.method, "wait", hold.String())
+		if err := a.times.wait(ctx, hold); err != nil {
+			return 0, nil, err
+		}
+	}
 	for attempt := 1; ; attempt++ {
 		status, header, err = a.once(ctx, c)
 		if err == nil {
@@ -94,12 +106,33 @@ func (a *api) do(ctx context.Context, c call) (status int, header http.Header, e
 		if wait < 0 || ctx.Err() != nil {
 			return status, header, err
 		}
+		if hasStatus(err, http.StatusTooManyRequests) {
+			wait = a.hold(wait)
+		}
 		waited += wait
 		a.log.InfoContext(ctx, "the server asked to wait, or was busy", "backend", string(a.place.Kind), "method", c.method, "wait", wait.String(), "reason", err.Error())
 		if werr := a.times.wait(ctx, wait); werr != nil {
 			return status, header, err
 		}
 	}
+}
+
+// held is how long the server has asked not to be called.
+func (a *api) held() time.Duration {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.notBefore.Sub(a.now())
+}
+
+// hold keeps everybody from calling for a time, and says how long that is now.
+func (a *api) hold(d time.Duration) time.Duration {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	now := a.now()
+	if until := now.Add(d); until.After(a.notBefore) {
+		a.notBefore = until
+	}
+	return a.notBefore.Sub(now)
 }
 
 // retryIn gives the wait before the next attempt; negative: there is none.
@@ -144,7 +177,13 @@ func (a *api) once(ctx context.Context, c call) (int, http.Header, error) {
 		body = bytes.NewReader(text)
 	}
 	u := *a.place.API
-	u.Path = strings.TrimRight(u.Path, "/") + c.path
+	// The path is escaped already; String takes it as it is only if both forms are set.
+	u.RawPath = strings.TrimRight(u.EscapedPath(), "/") + c.path
+	path, err := url.PathUnescape(u.RawPath)
+	if err != nil {
+		return 0, nil, err
+	}
+	u.Path = path
 	u.RawQuery = c.query.Encode()
 	req, err := http.NewRequestWithContext(ctx, c.method, u.String(), body)
 	if err != nil {
@@ -162,10 +201,10 @@ func (a *api) once(ctx context.Context, c call) (int, http.Header, error) {
 	req.Header.Set(a.place.Header, key)
 	res, err := a.http.Do(req)
 	if err != nil {
-		return 0, nil, sent(ctx, stripURL(err))
+		return 0, nil, sent(ctx, discreet(stripURL(err), a.place.Key))
 	}
 	if res.StatusCode < 200 || res.StatusCode > 299 {
-		e := readStatusError(res)
+		e := readStatusError(res, a.place.Key)
 		return res.StatusCode, res.Header, e
 	}
 	defer res.Body.Close()

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/url"
 	"regexp"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -77,19 +78,24 @@ func (e *endpoint) Find(ctx context.Context, nativeID string, fresh bool) (sandb
 		}
 	}
 	var d *sandboxDetail
-	listed := false
+	listed, none := false, false
 	if !fresh {
 		all, err := e.list(ctx)
 		if err != nil {
 			return nil, err
 		}
+		none = len(all) == 0
 		if f, ok := all[nativeID]; ok {
 			d, listed = &f, true
 		}
 	}
 	if d == nil {
 		var err error
-		if d, err = e.api.get(ctx, nativeID); err != nil {
+		d, err = e.api.get(ctx, nativeID)
+		if isMissing(err) && none {
+			return nil, e.goneWithAll(attempted, nativeID)
+		}
+		if err != nil {
 			return nil, e.sandboxFailure(ctx, err, sandboxcore.CodeUnreachable, attempted, nativeID)
 		}
 		if d.SandboxID != nativeID { // it is there, under another name: nothing is gone
@@ -210,6 +216,7 @@ type question struct {
 	done    chan struct{}
 	byID    map[string]sandboxDetail
 	err     error
+	gaveUp  bool // the one who asked
 }
 
 func (l *listing) drop() {
@@ -241,8 +248,9 @@ func (e *endpoint) list(ctx context.Context) (map[string]sandboxDetail, error) {
 		}
 		select {
 		case <-q.done:
-			// Whoever asked may have been cancelled; that is no answer for us.
-			if q.err == nil || ctx.Err() != nil {
+			// Whoever asked may have been cancelled; that is no answer for us. What the server did not do for them it does not
+			// do for us either.
+			if !q.gaveUp || ctx.Err() != nil {
 				return q.byID, q.err
 			}
 		case <-ctx.Done():
@@ -255,7 +263,7 @@ func (e *endpoint) ask(ctx context.Context, q *question) {
 	begun := e.b.now()
 	found, err := e.api.list(ctx, map[string]string{sandboxcore.MarkManaged: "true"})
 	if err != nil {
-		q.err = e.failure(ctx, err, sandboxcore.CodeUnreachable, "the sandboxes could not be listed", "")
+		q.err, q.gaveUp = e.failure(ctx, err, sandboxcore.CodeUnreachable, "the sandboxes could not be listed", ""), ctx.Err() != nil
 	} else {
 		q.byID = make(map[string]sandboxDetail, len(found))
 		for _, d := range found {
@@ -277,20 +285,33 @@ func (e *endpoint) ask(ctx context.Context, q *question) {
 }
 
 // removeLost ends what a create whose answer did not arrive may have made. The server goes on with such a call, so that
-// it is looked for a while.
+// it is looked for a while; and what was found is looked for until it is no longer listed, whatever the answer to its end was.
 func (e *endpoint) removeLost(ctx context.Context, request string) error {
 	return sandboxcore.WithCleanup(ctx, func(ctx context.Context) error {
-		until := e.b.now().Add(e.times.lost)
+		began := e.b.now()
+		ended := false
 		for {
 			found, err := e.api.list(ctx, map[string]string{sandboxcore.MarkManaged: "true", sandboxcore.MarkRequest: request})
-			if err == nil {
-				for _, d := range found {
-					if err := e.api.remove(ctx, d.SandboxID); err != nil && !isMissing(err) {
-						return fmt.Errorf("the sandbox %s that it made could not be ended: %w", sandboxcore.Printable(d.SandboxID), err)
-					}
-				}
+			if err == nil && ended && len(found) == 0 {
+				return nil
 			}
-			if len(found) > 0 || !e.b.now().Before(until) {
+			for _, d := range found {
+				if strings.Trim(d.SandboxID, ".") == "" {
+					return fmt.Errorf("the sandbox that it made has the id %s, which no request can name", sandboxcore.Quoted(d.SandboxID))
+				}
+				if err := e.api.remove(ctx, d.SandboxID); err != nil && !isMissing(err) {
+					return fmt.Errorf("the sandbox %s that it made could not be ended: %w", sandboxcore.Printable(d.SandboxID), err)
+				}
+				ended = true
+			}
+			limit := e.times.lost
+			if ended {
+				limit = e.times.gone
+			}
+			if e.b.now().Sub(began) >= limit {
+				if err == nil && len(found) > 0 {
+					err = fmt.Errorf("the sandbox %s that it made is still listed", sandboxcore.Printable(found[0].SandboxID))
+				}
 				return err
 			}
 			if werr := e.times.wait(ctx, e.times.poll); werr != nil {

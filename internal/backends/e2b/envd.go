@@ -3,6 +3,7 @@ package e2b
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"strconv"
@@ -170,11 +171,12 @@ const maxMessageBytes = 4 << 20
 type statusTransport struct{ next http.RoundTripper }
 
 func (t statusTransport) RoundTrip(r *http.Request) (*http.Response, error) {
+	secrets := []string{r.Header.Get("X-Access-Token"), r.Header.Get("E2B-Traffic-Access-Token")}
 	res, err := t.next.RoundTrip(r)
 	if err != nil || res.StatusCode < 300 {
-		return res, err
+		return res, discreet(err, secrets...)
 	}
-	return nil, readStatusError(res)
+	return nil, readStatusError(res, secrets...)
 }
 
 // daemon speaks to the envd of one sandbox.
@@ -195,6 +197,19 @@ func (s *sandbox) daemonAt(port int, user string) (*daemon, error) {
 		return nil, err
 	}
 	return &daemon{e: s.e, id: s.info.NativeID, route: r, sess: s.session, user: user}, nil
+}
+
+// discreet takes the sandbox's tokens out of an error that envd itself wrote into a stream.
+func (d *daemon) discreet(err error) error {
+	rpc, ok := errors.AsType[*connect.Error](err)
+	if !ok || !connect.IsWireError(err) || d.discreetText(rpc.Message()) == rpc.Message() {
+		return err
+	}
+	return connect.NewWireError(rpc.Code(), errors.New(d.discreetText(rpc.Message())))
+}
+
+func (d *daemon) discreetText(text string) string {
+	return discreetText(text, d.sess.token, d.sess.traffic)
 }
 
 // dress puts on a request what the proxy and envd ask for. The user is the name of a Basic credential without password.
@@ -229,7 +244,7 @@ func unary[Req, Res any](ctx context.Context, d *daemon, procedure string, msg *
 	d.dress(req.Header())
 	res, err := rpc[Req, Res](d, procedure).CallUnary(ctx, req)
 	if err != nil {
-		return nil, err
+		return nil, d.discreet(err)
 	}
 	return res.Msg, nil
 }

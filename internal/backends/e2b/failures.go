@@ -76,6 +76,9 @@ func (e *endpoint) answered(out *sandboxcore.Error, a *statusError) {
 	case a.status == http.StatusForbidden:
 		out.Code = sandboxcore.CodeUnreachable
 		out.Next = "The key is known but may not do this: check the rights and the plan of its team."
+	case a.status == http.StatusTooManyRequests && a.retryAfter > e.times.rateLimit:
+		out.Said += fmt.Sprintf(" It asks to wait %s, longer than a call waits here (%s).", a.retryAfter, e.times.rateLimit)
+		out.Next = "Run the command again when that time is over."
 	case a.status == http.StatusTooManyRequests && a.retryAfter >= 0:
 		out.Said += " It goes on limiting the rate of calls after several waits."
 		out.Next = "Run the command again later, or with less at once (terraform apply -parallelism=2)."
@@ -153,6 +156,15 @@ func (e *endpoint) gone(attempted, id string) error {
 	return &sandboxcore.Error{
 		Code: sandboxcore.CodeGone, Attempted: attempted, Object: objectID(e.place.Kind, id),
 		Said: "The server has no such sandbox.", Next: "It was ended outside Terraform, or its time was over; the next apply makes a new one.",
+	}
+}
+
+// goneWithAll is gone where the key sees no other sandbox of ours either.
+func (e *endpoint) goneWithAll(attempted, id string) error {
+	return &sandboxcore.Error{
+		Code: sandboxcore.CodeGone, Attempted: attempted, Object: objectID(e.place.Kind, id),
+		Said: "The server has no such sandbox, and this key sees no other one that was made by this provider: all are gone, or the key belongs to another team than the one that made them.",
+		Next: "Check the key before the next apply if there should be any: it makes new sandboxes, and those of another team go on without a state that knows them.",
 	}
 }
 

@@ -130,7 +130,7 @@ func TestRouting(t *testing.T) {
 		},
 		"host": func(_ *e2bpeer.Peer, s sandboxcore.Settings) {
 			delete(s, keySandboxURL)
-			s[keyDomain] = "sandbox.test"
+			s[keyDomain], s[keyAllowHTTP] = "sandbox.test", true
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -164,7 +164,7 @@ func (c *cellRun) carryOut(ctx context.Context, setup string) (sandboxcore.RunRe
 		_, _ = c.stop(ctx)
 		return sandboxcore.RunResult{}, &sandboxcore.Error{
 			Code: sandboxcore.CodeProvision, Attempted: attempted, Object: c.s.object(),
-			Said: sentence("The interpreter said: " + clip(sandboxcore.Printable(end.name+" "+end.value), 300)), Next: "Run the command again; if it stays, replace the sandbox.",
+			Said: sentence("The interpreter said: " + clip(sandboxcore.Printable(c.daemon.discreetText(end.name+" "+end.value)), 300)), Next: "Run the command again; if it stays, replace the sandbox.",
 		}
 	}
 	limit, cancel := context.WithTimeoutCause(ctx, c.req.Timeout, context.DeadlineExceeded)

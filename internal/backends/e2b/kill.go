@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -14,52 +15,53 @@ import (
 	"github.com/agentkernel/terraform-provider-agentkernel/internal/sandboxcore"
 )
 
-// markFilter passes on what it gets, except a first line that the wrapper wrote and not the program.
+// markFilter passes on what it gets, except a text that is nothing but a line which the wrapper writes.
 type markFilter struct {
 	out     io.Writer
 	prefix  string
 	held    []byte
-	decided bool
-	marked  bool
+	decided bool // it was none
 }
 
-// Write holds back what may become the mark, and no more.
+// Write holds back what may be the mark, and no more.
 func (m *markFilter) Write(p []byte) (int, error) {
-	if m.decided && !m.marked {
+	if m.decided {
 		return m.out.Write(p)
 	}
 	m.held = append(m.held, p...)
-	if !m.decided {
-		if len(m.held) < len(m.prefix) && strings.HasPrefix(m.prefix, string(m.held)) {
-			return len(p), nil
-		}
-		m.decided = true
-		m.marked = bytes.HasPrefix(m.held, []byte(m.prefix))
-	}
-	if m.marked {
-		m.held = m.held[:min(len(m.held), len(m.prefix)+64)]
+	if possible := m.prefix + m.word() + "\n"; strings.HasPrefix(possible, string(m.held)) {
 		return len(p), nil
 	}
-	held := m.held
+	m.decided = true
+	_, err := m.out.Write(m.held)
 	m.held = nil
-	_, err := m.out.Write(held)
 	return len(p), err
 }
 
-func (m *markFilter) flush() {
-	if !m.decided && len(m.held) > 0 {
-		m.decided = true
-		_, _ = m.out.Write(m.held) // the engine's writers keep their own errors
+// word is the one of the wrapper's words that the held text may become.
+func (m *markFilter) word() string {
+	rest := strings.TrimPrefix(string(m.held), m.prefix)
+	for _, w := range markWords {
+		if strings.HasPrefix(w+"\n", rest) {
+			return w
+		}
 	}
+	return ""
 }
 
-// found gives what the wrapper said.
-func (m *markFilter) found() (string, bool) {
-	if !m.marked {
-		return "", false
+// flush passes on what was held back: it is the program's after all.
+func (m *markFilter) flush() {
+	if len(m.held) > 0 {
+		_, _ = m.out.Write(m.held) // the engine's writers keep their own errors
 	}
-	what, _, _ := strings.Cut(string(m.held[len(m.prefix):]), "\n")
-	return what, true
+	m.decided, m.held = true, nil
+}
+
+// found gives what the wrapper said. Whether it was the wrapper, the end has to show: a program knows the mark of its run.
+func (m *markFilter) found() (string, bool) {
+	rest, marked := strings.CutPrefix(string(m.held), m.prefix)
+	what, whole := strings.CutSuffix(rest, "\n")
+	return what, marked && whole && slices.Contains(markWords, what)
 }
 
 // kill ends everything that is left of a run, whatever became of ctx, and says how many processes would not die.
@@ -133,7 +135,7 @@ func (d *daemon) small(ctx context.Context, msg *startRequest) (string, int, err
 			return out.String(), 0, nil
 		}
 	}
-	if err := stream.Err(); err != nil {
+	if err := d.discreet(stream.Err()); err != nil {
 		return "", 0, err
 	}
 	return "", 0, io.ErrUnexpectedEOF

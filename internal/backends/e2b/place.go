@@ -28,6 +28,8 @@ type Place struct {
 	Sandboxes string
 	// Key and how it is sent: as the value of Header, after Scheme and a space if there is one.
 	Key, Header, Scheme string
+	// KeyVariable is the environment variable that the key may come from, for diagnostics.
+	KeyVariable string
 	// Version is "auto", "v1" or "v2".
 	Version string
 	Roots   *x509.CertPool
@@ -124,6 +126,13 @@ func (p *Place) identity() string { return strings.ToLower(p.API.Host) + p.API.P
 
 // needKey refuses to call anybody without a key.
 func (p *Place) needKey() error {
+	if strings.ContainsFunc(p.Key, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		return &sandboxcore.Error{
+			Code: sandboxcore.CodeValue, Attempted: "the server was not called", Object: p.identity(),
+			Said: "The API key has a space, a line break or another character that no key has.", Next: "Give the key alone: trimspace(file(\"…\")) takes off what a file has at its end.",
+			Attribute: []string{string(p.Kind), keyAPIKey},
+		}
+	}
 	if p.Key != "" {
 		return nil
 	}
@@ -132,7 +141,7 @@ func (p *Place) needKey() error {
 		next = "Set api_key in the provider's e2b attribute: a key from the environment is not sent to a server that the configuration names."
 	}
 	if p.Kind != sandboxcore.BackendE2B {
-		next = "Set the credential that the manifest names, as " + p.Origin + " says."
+		next = fmt.Sprintf("Set %s, or %s in the provider's %s attribute.", p.KeyVariable, keyAPIKey, p.Kind)
 	}
 	return &sandboxcore.Error{
 		Code: sandboxcore.CodeUnreachable, Attempted: "the server was not called", Object: p.identity(), Said: "There is no API key for it.", Next: next,
@@ -171,14 +180,14 @@ func (p *Place) routeTo(id, domain, envdURL string, port int) (route, error) {
 	}
 	if envdURL != "" && port == portEnvd {
 		u, err := url.Parse(strings.TrimRight(envdURL, "/"))
-		if err != nil || u.Host == "" || u.User != nil || !p.allowed(u.Hostname()) || (u.Scheme != "https" && !(u.Scheme == "http" && p.API.Scheme == "http")) {
+		if err != nil || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" || !p.allowed(u.Hostname()) || (u.Scheme != "https" && !(u.Scheme == "http" && p.API.Scheme == "http")) {
 			host := "something that is no address"
 			if err == nil {
 				host = u.Host
 			}
 			return route{}, foreign(host)
 		}
-		return route{base: u}, nil
+		return route{base: u}, p.inTheClear(id, u)
 	}
 	where := p.Domain
 	if domain != "" {
@@ -207,7 +216,25 @@ func (p *Place) routeTo(id, domain, envdURL string, port int) (route, error) {
 		return route{}, foreign(where)
 	}
 	r.base = u
-	return r, nil
+	return r, p.inTheClear(id, u)
+}
+
+// inTheClear refuses a way to a sandbox on which its tokens could be read: an API on loopback, behind a forwarded port, says
+// nothing about that way.
+func (p *Place) inTheClear(id string, u *url.URL) error {
+	if u.Scheme != "http" || p.PlainHTTP || loopback(u.Hostname()) {
+		return nil
+	}
+	e := &sandboxcore.Error{
+		Code: sandboxcore.CodeUnreachable, Attempted: "the sandbox was not spoken to", Object: objectID(p.Kind, id),
+		Said: fmt.Sprintf("The way to it, %s, is not encrypted, so that its token could be read.", sandboxcore.Printable(u.Scheme+"://"+u.Host)),
+		Next: "Use a server whose sandboxes are at https addresses.",
+	}
+	if p.Kind == sandboxcore.BackendE2B {
+		e.Next = "Set sandbox_url to an https address, or allow_http = true if the network in between is yours."
+		e.Attribute = []string{string(p.Kind), keySandboxURL}
+	}
+	return e
 }
 
 // allowed reports whether tokens may be sent to a host that an answer names.

@@ -377,15 +377,25 @@ func TestVersionsAndSignals(t *testing.T) {
 func FuzzMarkFilter(f *testing.F) {
 	f.Add([]byte("agentkernel-run:abc"), uint8(3))
 	f.Add([]byte("hello"), uint8(1))
+	f.Add([]byte("agentkernel-run:x:chdir\n"), uint8(5))
+	f.Add([]byte("agentkernel-run:x:chdir\nmore"), uint8(2))
 	f.Fuzz(func(t *testing.T, text []byte, piece uint8) {
 		var out strings.Builder
 		m := &markFilter{out: &out, prefix: "agentkernel-run:x:"}
 		for p := range slices.Chunk(text, max(int(piece), 1)) {
 			_, _ = m.Write(p)
 		}
-		m.flush()
-		if _, marked := m.found(); marked != strings.HasPrefix(string(text), m.prefix) || (!marked && out.String() != string(text)) {
-			t.Errorf("%q came as %q, marked %v", text, out.String(), marked)
+		word, marked := m.found()
+		if want := m.prefix + word + "\n"; marked && (out.Len() > 0 || string(text) != want) {
+			t.Errorf("%q was taken for %q", text, want)
+		}
+		for _, w := range markWords {
+			if string(text) == m.prefix+w+"\n" && !marked {
+				t.Errorf("%q was not known", text)
+			}
+		}
+		if m.flush(); out.String() != string(text) {
+			t.Errorf("%q came as %q", text, out.String())
 		}
 	})
 }

@@ -76,7 +76,10 @@ type run struct {
 	starved chan struct{} // closed when input could not be brought
 	done    chan struct{} // closed when the stream is over
 	// What the stream said; to be read after done.
-	pid      uint32
+	begun    bool
+	pid      uint32 // 0: the daemon did not tell
+	wrote    bool   // to stdout
+	refused  bool   // by the wrapper, before it became the program
 	end      *endEvent
 	err      error
 	writeErr error
@@ -186,18 +189,21 @@ func (r *run) carryOut(ctx context.Context, argv []string, stdout, stderr io.Wri
 	r.mark = &markFilter{out: stderr, prefix: markLine + r.id + ":"}
 	r.began = r.s.e.b.now()
 	var work sync.WaitGroup
-	// Nothing outlives the run: neither the reader of its stream nor the writer of its input.
-	defer work.Wait()
-	defer cancel()
 	work.Go(func() {
 		defer close(r.done)
 		r.receive(streamCtx, msg)
-		r.mark.flush()
 	})
 	if withInput {
 		work.Go(func() { r.feed(streamCtx) })
 	}
-	return r.await(ctx, cancel)
+	res, err := r.await(ctx, cancel)
+	// Nothing outlives the run: neither the reader of its stream nor the writer of its input.
+	cancel()
+	work.Wait()
+	if !r.refused { // what was held back is the program's
+		r.mark.flush()
+	}
+	return res, err
 }
 
 // await waits for the end of the stream, of the run's time or of ctx, and makes sure that nothing is left.
@@ -270,8 +276,8 @@ func (r *run) receive(ctx context.Context, msg *startRequest) {
 		ev := stream.Msg().Event
 		switch {
 		case ev.Start != nil:
-			if r.pid == 0 {
-				r.pid = ev.Start.PID
+			if !r.begun {
+				r.begun, r.pid = true, ev.Start.PID
 				close(r.started)
 			}
 		case ev.Data != nil:
@@ -281,9 +287,16 @@ func (r *run) receive(ctx context.Context, msg *startRequest) {
 			return
 		}
 	}
-	if r.err = stream.Err(); r.err == nil {
+	if r.err = r.daemon.discreet(stream.Err()); r.err == nil {
 		r.err = io.ErrUnexpectedEOF
 	}
+}
+
+// unstarted gives the wrapper's word on why it did not become the program. The program, which knows the mark, could say the
+// same; with more output, or another end, it is not believed.
+func (r *run) unstarted(end *endEvent) (string, bool) {
+	what, ok := r.mark.found()
+	return what, ok && end != nil && end.ExitCode == markStatus && !r.wrote
 }
 
 // take passes output on.
@@ -295,6 +308,7 @@ func (r *run) take(data *dataEvent) {
 		if len(p.data) == 0 {
 			continue
 		}
+		r.wrote = r.wrote || len(data.Stdout) > 0
 		if _, err := p.to.Write(p.data); err != nil && r.writeErr == nil {
 			r.writeErr = err
 		}
@@ -320,6 +334,9 @@ func (r *run) feed(ctx context.Context) {
 		}
 	}()
 	to := processSelector{PID: r.pid}
+	if r.pid == 0 {
+		to.Tag = r.tag()
+	}
 	data := r.req.Stdin
 	for len(data) > 0 {
 		n := min(len(data), stdinChunk)
@@ -382,7 +399,7 @@ func (r *run) finish(ctx context.Context) (sandboxcore.RunResult, error) {
 	if err != nil || left > 0 {
 		out.Notice = noticeLeft
 	}
-	if what, ok := r.mark.found(); ok {
+	if what, ok := r.unstarted(r.end); ok {
 		return sandboxcore.RunResult{}, r.startError(what)
 	}
 	if r.writeErr != nil {
@@ -393,7 +410,7 @@ func (r *run) finish(ctx context.Context) (sandboxcore.RunResult, error) {
 		out.ExitCode = 128 + out.Signal
 		if out.Signal == 0 {
 			out.ExitCode = 255
-			out.Notice = joinNotices(fmt.Sprintf("It ended in a way that has no number: %s.", sandboxcore.Quoted(r.end.Status+" "+r.end.Error)), out.Notice)
+			out.Notice = joinNotices(fmt.Sprintf("It ended in a way that has no number: %s.", sandboxcore.Quoted(r.daemon.discreetText(r.end.Status+" "+r.end.Error))), out.Notice)
 		}
 	}
 	return out, nil
@@ -430,6 +447,7 @@ func (r *run) reconnect(ctx context.Context) *endEvent {
 
 // startError is for a program that was not started, told apart from a program's own 126 or 127.
 func (r *run) startError(what string) error {
+	r.refused = true
 	e := &sandboxcore.Error{Code: sandboxcore.CodeOperation, Attempted: "the run could not be started", Object: r.s.object()}
 	template := fmt.Sprintf("the template %q", r.s.o.template)
 	switch {
@@ -490,7 +508,7 @@ func (r *run) timedOut(left int, err error) (sandboxcore.RunResult, error) {
 
 // nothingRan reports whether the request provably never reached the daemon, or was turned away by it.
 func (r *run) nothingRan() bool {
-	if r.pid != 0 {
+	if r.begun {
 		return false
 	}
 	if a, ok := statusOf(r.err); ok {
@@ -521,7 +539,7 @@ func (r *run) broken(ctx context.Context) (sandboxcore.RunResult, error) {
 	if ctx.Err() != nil {
 		return r.interrupted(ctx)
 	}
-	if r.pid != 0 && r.s.e.b.now().Sub(r.began) >= r.req.Timeout {
+	if r.begun && r.s.e.b.now().Sub(r.began) >= r.req.Timeout {
 		left, err := r.kill(ctx, r.req.Grace)
 		return r.timedOut(left, err)
 	}
@@ -544,13 +562,12 @@ func (r *run) broken(ctx context.Context) (sandboxcore.RunResult, error) {
 // foundAgain is the error for a run whose end is known after all, but not all of its output. It is no success: whoever reads
 // the output would take a part for the whole.
 func (r *run) foundAgain(ctx context.Context, end *endEvent) (sandboxcore.RunResult, error) {
-	r.mark.flush()
-	if what, ok := r.mark.found(); ok {
+	if what, ok := r.unstarted(end); ok {
 		return sandboxcore.RunResult{}, r.startError(what)
 	}
 	how := fmt.Sprintf("ended with exit status %d", end.ExitCode)
 	if end.ExitCode < 0 {
-		how = fmt.Sprintf("was ended (%s)", clip(sandboxcore.Printable(end.Status), 80))
+		how = fmt.Sprintf("was ended (%s)", clip(sandboxcore.Printable(r.daemon.discreetText(end.Status)), 80))
 	}
 	e := &sandboxcore.Error{
 		Code: sandboxcore.CodeUnknownOutcome, Attempted: attemptedRun, Object: r.s.object(), Err: quietCause(rootCause(r.err)),

@@ -1,6 +1,7 @@
 package e2b
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"time"
@@ -102,6 +103,9 @@ func (s *sandbox) wake(ctx context.Context, lifetime time.Duration) (resumed boo
 	resumed = resumed || s.info.Status == sandboxcore.StatusPaused // some servers say 200 to that, too
 	before, listed := s.session, s.listed
 	s.session, s.listed = sessionOf(answer), false
+	// A server may say less here than it did before.
+	s.session.domain, s.session.envdURL = cmp.Or(s.session.domain, before.domain), cmp.Or(s.session.envdURL, before.envdURL)
+	s.session.version = cmp.Or(s.session.version, before.version)
 	if s.session.token == "" && !listed {
 		s.session.token = before.token
 	}
@@ -120,10 +124,17 @@ func (s *sandbox) wake(ctx context.Context, lifetime time.Duration) (resumed boo
 	if egress != nil {
 		after, err := s.e.api.get(ctx, id)
 		if err != nil {
+			if !isMissing(err) && sameEgress(egress, &sandboxDetail{}) != "" {
+				_ = sandboxcore.WithCleanup(ctx, s.Pause) // nobody knows whether its limits still hold
+			}
 			return resumed, s.e.sandboxFailure(ctx, err, sandboxcore.CodeProvision, attempted, id)
 		}
 		if said := sameEgress(egress, after); said != "" {
-			return resumed, s.e.networkMismatch(id, said, "Replace the sandbox.")
+			next := "Replace the sandbox. It was paused again."
+			if err := sandboxcore.WithCleanup(ctx, s.Pause); err != nil {
+				next = "Replace the sandbox at once: it could not be paused again, and runs without its limits."
+			}
+			return resumed, s.e.networkMismatch(id, said, next)
 		}
 		s.info.Status, s.info.Dormant, s.info.ExpiresAt, s.info.Details = sandboxcore.StatusRunning, false, expiry(after), details(after)
 	}

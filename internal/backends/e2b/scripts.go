@@ -9,6 +9,11 @@ const runVariable = "AGENTKERNEL_RUN"
 // markLine opens a text on stderr that is the wrapper's and not the program's.
 const markLine = "agentkernel-run:"
 
+// markWords are what can follow on that line, and markStatus is the exit status that comes with it.
+var markWords = []string{"code", "chdir", "program"}
+
+const markStatus = 125
+
 // wrapper prepares a run and becomes its program, so that exit status and signals are the program's own.
 //
 //	$1 run id   $2 working directory or empty   $3 limit in seconds   $4 "input" or "none"   $5 code file or empty   $6... program

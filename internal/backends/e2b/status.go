@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/textproto"
 	"strconv"
 	"strings"
 	"time"
@@ -47,8 +46,56 @@ func (e *statusError) Error() string {
 	return fmt.Sprintf("status %d: %s", e.status, e.message)
 }
 
-// readStatusError reads the body of an answer that is no success, and closes it.
-func readStatusError(r *http.Response) *statusError {
+// maxRetryAfter is the longest wait that an answer is taken to ask for; how much longer does not matter to anybody.
+const maxRetryAfter = 24 * time.Hour
+
+// retryAfter reads the header of that name, which is seconds or a time of the server's clock; negative: it says nothing.
+func retryAfter(h http.Header) time.Duration {
+	value := h.Get("Retry-After")
+	if seconds, err := strconv.Atoi(value); err == nil {
+		if seconds < 0 {
+			return -1
+		}
+		return time.Duration(min(seconds, int(maxRetryAfter/time.Second))) * time.Second
+	}
+	at, err := http.ParseTime(value)
+	if err != nil {
+		return -1
+	}
+	now, err := http.ParseTime(h.Get("Date"))
+	if err != nil {
+		now = time.Now()
+	}
+	return min(max(at.Sub(now), 0), maxRetryAfter)
+}
+
+// discreetError is another error whose text repeats a credential, without that.
+type discreetError struct {
+	text string
+	err  error
+}
+
+func (e discreetError) Error() string { return e.text }
+func (e discreetError) Unwrap() error { return e.err }
+
+// discreet takes credentials out of the text of an error: servers repeat what they were given.
+func discreet(err error, secrets ...string) error {
+	if err == nil {
+		return nil
+	}
+	if text := err.Error(); discreetText(text, secrets...) != text {
+		return discreetError{discreetText(text, secrets...), err}
+	}
+	return err
+}
+
+func discreetText(text string, secrets ...string) string {
+	return sandboxcore.NewRedactor(secrets...).String(text)
+}
+
+// readStatusError reads the body of an answer that is no success, and closes it. Nothing that it keeps repeats one of the
+// secrets.
+func readStatusError(r *http.Response, secrets ...string) *statusError {
 	e := &statusError{status: r.StatusCode, retryAfter: -1}
 	body, err := io.ReadAll(io.LimitReader(r.Body, maxErrorBytes))
 	_ = r.Body.Close()
@@ -56,21 +103,21 @@ func readStatusError(r *http.Response) *statusError {
 		e.location = "elsewhere"
 		return e
 	}
-	if after, aerr := strconv.Atoi(r.Header.Get(textproto.CanonicalMIMEHeaderKey("Retry-After"))); aerr == nil && after >= 0 {
-		e.retryAfter = time.Duration(after) * time.Second
-	}
+	e.retryAfter = retryAfter(r.Header)
+	// Before anything is cut: half a credential would not be found.
+	printable := func(s string) string { return sandboxcore.Printable(discreetText(s, secrets...)) }
 	var wire apiError
 	if err != nil || json.Unmarshal(body, &wire) != nil {
 		// Servers of this shape that write no JSON still may leave the body empty.
 		e.shaped = err == nil && len(strings.TrimSpace(string(body))) == 0
-		e.excerpt = clip(sandboxcore.Printable(string(body)), 300)
+		e.excerpt = clip(printable(string(body)), 300)
 		return e
 	}
 	e.shaped = wire.Code != nil || wire.Message != ""
-	e.message = clip(sandboxcore.Printable(wire.Message), 500)
-	e.code = clip(sandboxcore.Printable(wire.ErrorCode), 80)
+	e.message = clip(printable(wire.Message), 500)
+	e.code = clip(printable(wire.ErrorCode), 80)
 	if s, ok := wire.Code.(string); ok {
-		e.code = clip(sandboxcore.Printable(s), 80)
+		e.code = clip(printable(s), 80)
 	}
 	e.proxied = wire.SandboxID != ""
 	e.closedPort = wire.Port != nil

@@ -258,8 +258,9 @@ func (b *backend) place(m *manifest) (*e2b.Place, error) {
 	}
 	p := &e2b.Place{
 		Kind: kind, API: api, Domain: strings.ToLower(m.Endpoint.Domain), Header: "X-API-Key", Version: "auto",
-		Origin: "the manifest " + sandboxcore.Printable(m.path) + " (credential: api_key, or " + m.credentialVariable() + ")",
-		Key:    b.provider.String(keyAPIKey, ""),
+		Origin:      "the manifest " + sandboxcore.Printable(m.path),
+		Key:         b.provider.String(keyAPIKey, ""),
+		KeyVariable: m.credentialVariable(),
 	}
 	if p.Domain == "" {
 		p.Domain = strings.TrimPrefix(api.Hostname(), "api.")

@@ -400,6 +400,23 @@ func TestEnvdURL(t *testing.T) {
 	}
 }
 
+// TestKeyIsMissing: the error says where the key of this plugin goes, and nobody is called.
+func TestKeyIsMissing(t *testing.T) {
+	peer := newPeer(t, e2bpeer.Options{Plain: true})
+	b := &backend{provider: sandboxcore.Settings{keyManifest: write(t, text(peer.APIURL(), "127.0.0.1"))}, getenv: func(string) string { return "" }}
+	ep, err := b.Connect(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = ep.List(t.Context())
+	if !sandboxcore.IsCode(err, sandboxcore.CodeUnreachable) || !strings.Contains(err.Error(), "Set ABX_ACME_BOXES_API_KEY, or api_key in the provider's plugin attribute.") {
+		t.Error(err)
+	}
+	if n := len(peer.Requests()); n != 0 {
+		t.Errorf("%d requests", n)
+	}
+}
+
 // TestCodeInterpreter: code goes to the interpreter only where the manifest lists it, and only then does a request leave.
 func TestCodeInterpreter(t *testing.T) {
 	agent := sandboxcore.DefaultPrincipal()
