@@ -218,9 +218,10 @@ const bringPrefix = ".agentkernel-"
 // bring writes standard input, which has as many bytes as the second argument says, into the first directory that is
 // writable and from which programs can be started, and prints where. What did not arrive whole is removed: the end of a
 // broken connection looks like the end of the input. Its text is fixed: the command of an exec is part of the request's
-// address.
+// address. It says its first argument when the file is open. Nothing is sent before that: what a connection that breaks then
+// leaves behind is there to be swept, and what one that breaks earlier leaves behind is not whole.
 const bring = places + `if (: >"$f") 2>/dev/null && chmod 700 "$f" && [ -x "$f" ]; then ` +
-	`cat >"$f" && [ "$(wc -c <"$f")" -eq "$2" ] && echo "$f" && exit 0; rm -f "$f"; exit 3; fi; rm -f "$f" 2>/dev/null; done; exit 4`
+	`{ echo "$1" >&3; cat; } 3>&1 >"$f" && [ "$(wc -c <"$f")" -eq "$2" ] && echo "$f" && exit 0; rm -f "$f"; exit 3; fi; rm -f "$f" 2>/dev/null; done; exit 4`
 
 // sweep removes what bring may have left, and prints what it could not remove.
 const sweep = places + `rm -f "$f" 2>/dev/null; [ -e "$f" ] && echo "$f"; done; echo swept`
@@ -288,17 +289,22 @@ func (a *attached) store(ctx context.Context, p *process, binary []byte, name st
 		stop()
 		_ = p.close()
 	}()
-	written := make(chan struct{})
-	go func() {
-		defer close(written)
-		// What did not arrive is not stored, and the shell's answer says so.
-		if _, err := p.Write(binary); err == nil {
-			_ = p.closeStdin()
-		}
-	}()
-	answer, readErr := io.ReadAll(io.LimitReader(p, 4096))
-	_ = p.close()
-	<-written
+	first := make([]byte, len(name)+1)
+	_, readErr := io.ReadFull(p, first)
+	var answer []byte
+	if readErr == nil && string(first) == name+"\n" {
+		written := make(chan struct{})
+		go func() {
+			defer close(written)
+			// What did not arrive is not stored, and the shell's answer says so.
+			if _, err := p.Write(binary); err == nil {
+				_ = p.closeStdin()
+			}
+		}()
+		answer, readErr = io.ReadAll(io.LimitReader(p, 4096))
+		_ = p.close()
+		<-written
+	}
 	where := strings.TrimSpace(string(answer))
 	if strings.HasSuffix(where, "/"+bringPrefix+name) && sandboxcore.Printable(where) == where {
 		return where, nil

@@ -12,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/retry"
 
 	"github.com/agentkernel/terraform-provider-agentkernel/internal/sandboxcore"
 )
@@ -83,12 +84,19 @@ func (b *building) pod(ctx context.Context) (sandboxcore.ManagedSandbox, error) 
 	if err != nil {
 		return nil, err
 	}
+	weak := refuseWeaker(attemptedCreate, created.Namespace+"/"+created.Name, weaker(pod, created))
 	s, err := b.e.managed(created, b.identity)
-	if err != nil {
-		return nil, err
+	if err != nil { // its marks are not what they were: nobody would find it
+		if weak != nil {
+			err = weak
+		}
+		return nil, b.refuse(ctx, &sandbox{e: b.e, namespace: created.Namespace, name: created.Name, podUID: created.UID, info: sandboxcore.SandboxInfo{NativeID: created.Namespace + "/" + created.Name}}, err)
 	}
 	s.principal = &b.req.Principal
 	b.onCreated(s.info)
+	if weak != nil {
+		return nil, b.refuse(ctx, s, weak)
+	}
 	if err := b.begin(ctx, created, ownedBy("v1", "Pod", created.Name, created.UID)); err != nil {
 		return nil, err
 	}
@@ -231,7 +239,10 @@ func (b *building) openGate(ctx context.Context, pod *corev1.Pod) error {
 	}
 	call, cancel := withDeadline(ctx, b.e.timings.call)
 	defer cancel()
-	_, err = b.e.own.kube.CoreV1().Pods(pod.Namespace).Patch(call, pod.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+	err = retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		_, err := b.e.own.kube.CoreV1().Pods(pod.Namespace).Patch(call, pod.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+		return err
+	})
 	return b.e.failure(call, err, sandboxcore.CodeProvision, "the sandbox could not be started", objectID(pod.Namespace+"/"+pod.Name), "Correct what the API server complains about.")
 }
 
@@ -334,13 +345,8 @@ func (b *building) finish(ctx context.Context, s *sandbox) error {
 	if !isolated(b.req.Profile) {
 		return nil
 	}
-	err := b.seeClosed(ctx, s)
-	if err == nil {
-		return nil
+	if err := b.seeClosed(ctx, s); err != nil {
+		return b.refuse(ctx, s, err)
 	}
-	// No user code has run in it, and none ever may.
-	if left := sandboxcore.WithCleanup(ctx, s.Destroy); left != nil {
-		return sandboxcore.Violations(append(sandboxcore.AllErrors(err, sandboxcore.CodeProvision), sandboxcore.AllErrors(left, sandboxcore.CodeDeleteFailed)...))
-	}
-	return err
+	return nil
 }

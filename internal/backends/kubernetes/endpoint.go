@@ -266,6 +266,12 @@ func (e *endpoint) met(namespace string) {
 	e.mu.Unlock()
 }
 
+func (e *endpoint) hasMet(namespace string) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.namespaces[namespace]
+}
+
 // pause waits, and reports false when the context ended first.
 func pause(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)

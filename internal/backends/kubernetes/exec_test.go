@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"crypto/tls"
 	"encoding/hex"
+	"encoding/json"
 	"encoding/pem"
 	"fmt"
 	"io"
@@ -16,6 +17,7 @@ import (
 	"net/http/httputil"
 	"net/netip"
 	"net/url"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -45,8 +47,13 @@ type front struct {
 	execs       atomic.Int64 // exec requests that reached the server
 	calls       atomic.Int64 // all others
 	tooMany     atomic.Int64 // so many requests are turned away first
-	mu          sync.Mutex
-	lines       []string // method and address of every request
+	conflicts   atomic.Int64 // so many patches meet a change of somebody else
+	// admit changes what is sent to be made, as an admission webhook of the cluster would; nil: nothing.
+	admit func(path string, body []byte) []byte
+	// silent says which requests are never answered; nil: none.
+	silent func(*http.Request) bool
+	mu     sync.Mutex
+	lines  []string // method and address of every request
 }
 
 const frontToken = "token-of-the-front-0123456789"
@@ -82,6 +89,25 @@ func (c *cluster) front(t testing.TB) *front {
 		case f.tooMany.Add(-1) >= 0:
 			w.Header().Set("Retry-After", "1")
 			http.Error(w, "later", http.StatusTooManyRequests)
+		case f.silent != nil && f.silent(r):
+			<-r.Context().Done()
+			panic(http.ErrAbortHandler)
+		case r.Method == http.MethodPatch && f.conflicts.Add(-1) >= 0:
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(http.StatusConflict)
+			_ = json.NewEncoder(w).Encode(metav1.Status{
+				TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure, Reason: metav1.StatusReasonConflict, Code: http.StatusConflict,
+				Message: "Operation cannot be fulfilled: the object has been modified; please apply your changes to the latest version and try again",
+			})
+		case f.admit != nil && r.Method == http.MethodPost && !strings.HasSuffix(r.URL.Path, "/exec"):
+			body, err := io.ReadAll(r.Body)
+			if err != nil {
+				return
+			}
+			body = f.admit(r.URL.Path, body)
+			r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
+			r.Header.Set("Content-Length", strconv.Itoa(len(body)))
+			proxy.ServeHTTP(w, r)
 		case f.lose.Load() && r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, "/pods"):
 			proxy.ServeHTTP(httptest.NewRecorder(), r)
 			panic(http.ErrAbortHandler)

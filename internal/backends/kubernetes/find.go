@@ -178,7 +178,7 @@ func createdAt(m sandboxcore.Marks, created metav1.Time) time.Time {
 }
 
 func hasEnv(spec corev1.PodSpec) bool {
-	return slices.ContainsFunc(spec.Volumes, func(v corev1.Volume) bool { return v.Name == "env" })
+	return slices.ContainsFunc(spec.Volumes, func(v corev1.Volume) bool { return v.Name == envVolume })
 }
 
 // details are the facts of a pod worth showing.
@@ -278,12 +278,22 @@ func (e *endpoint) infos(ctx context.Context, pods []*corev1.Pod, identity strin
 // askKnown lists the known namespaces.
 func (e *endpoint) askKnown(ctx context.Context) ([]*corev1.Pod, error) {
 	var out []*corev1.Pod
+	var refused error
+	looked := false
 	for _, ns := range e.known() {
 		pods, err := e.ask(ctx, ns)
+		if apierrors.IsForbidden(err) && !e.hasMet(ns) {
+			refused = err // nobody asked for the namespace of the kubeconfig's context
+			continue
+		}
 		if err != nil {
 			return nil, err
 		}
+		looked = true
 		out = append(out, pods...)
+	}
+	if !looked {
+		return nil, refused
 	}
 	return out, nil
 }

@@ -8,16 +8,19 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"slices"
 	"strconv"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/client-go/util/retry"
 
 	"github.com/agentkernel/terraform-provider-agentkernel/internal/sandboxcore"
 )
@@ -105,7 +108,11 @@ func (b *building) seeClosed(ctx context.Context, s *sandbox) error {
 			Said: "The pod that should not be reachable has ended meanwhile.", Next: "Run the command again.", Err: err,
 		}
 	}
-	if err := b.onlyOurs(ctx, s); err != nil {
+	egress := egressOf(b.req.Profile)
+	if b.closedFirst {
+		egress = egress[:0]
+	}
+	if err := b.onlyOurs(ctx, s, egress); err != nil {
 		return err
 	}
 	if !b.closedFirst {
@@ -134,8 +141,15 @@ func (b *building) setEgress(ctx context.Context, s *sandbox, egress []networkin
 	}
 	call, cancel := withDeadline(ctx, b.e.timings.call)
 	defer cancel()
-	_, err = b.e.own.kube.NetworkingV1().NetworkPolicies(s.namespace).Patch(call, s.name, types.MergePatchType, patch, metav1.PatchOptions{})
-	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+	var set *networkingv1.NetworkPolicy
+	err = retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		set, err = b.e.own.kube.NetworkingV1().NetworkPolicies(s.namespace).Patch(call, s.name, types.MergePatchType, patch, metav1.PatchOptions{})
+		return err
+	})
+	if err == nil && !equality.Semantic.DeepEqual(set.Spec.Egress, egress) {
+		return b.changedPolicy(s)
+	}
+	if apierrors.IsNotFound(err) || otherUID(err) {
 		return &sandboxcore.Error{
 			Code: sandboxcore.CodeNetwork, Attempted: b.refusal() + ": its network policy is gone", Object: objectID(s.info.NativeID),
 			Said: "Somebody has removed " + object + ".", Next: "Replace the sandbox (terraform apply -replace); it brings its policy.", Attribute: []string{"kubernetes", keyNetworkPolicy},
@@ -146,7 +160,7 @@ func (b *building) setEgress(ctx context.Context, s *sandbox, egress []networkin
 
 // onlyOurs refuses a sandbox that another policy opens: what several policies let out adds up, and the listener shows that
 // only where the other one happens to let it through.
-func (b *building) onlyOurs(ctx context.Context, s *sandbox) error {
+func (b *building) onlyOurs(ctx context.Context, s *sandbox, egress []networkingv1.NetworkPolicyEgressRule) error {
 	pod, err := b.e.getPod(ctx, s.namespace, s.pod)
 	if err != nil {
 		return err
@@ -160,12 +174,16 @@ func (b *building) onlyOurs(ctx context.Context, s *sandbox) error {
 	if err != nil {
 		return b.e.failure(call, err, sandboxcore.CodeProvision, "it could not be seen whether another network policy opens the sandbox", "namespace "+s.namespace, "Grant list on networkpolicies.")
 	}
+	own := false
 	for i := range list.Items {
 		np := &list.Items[i]
-		if np.Name == s.name || len(np.Spec.Egress) == 0 {
+		selector, err := metav1.LabelSelectorAsSelector(&np.Spec.PodSelector)
+		selects := err != nil || selector.Matches(labels.Set(pod.Labels))
+		if np.Name == s.name {
+			own = selects && slices.Contains(np.Spec.PolicyTypes, networkingv1.PolicyTypeEgress) && equality.Semantic.DeepEqual(np.Spec.Egress, egress)
 			continue
 		}
-		if selector, err := metav1.LabelSelectorAsSelector(&np.Spec.PodSelector); err == nil && !selector.Matches(labels.Set(pod.Labels)) {
+		if len(np.Spec.Egress) == 0 || !selects {
 			continue
 		}
 		return &sandboxcore.Error{
@@ -174,7 +192,19 @@ func (b *building) onlyOurs(ctx context.Context, s *sandbox) error {
 			Next: "Let that policy leave out pods with the label " + sandboxcore.MarkManaged + ", use a namespace without it, or use network_egress = \"allow\".", Attribute: []string{"kubernetes", keyNetworkPolicy},
 		}
 	}
+	if !own {
+		return b.changedPolicy(s)
+	}
 	return nil
+}
+
+// changedPolicy is the error of a policy that is not what was asked for.
+func (b *building) changedPolicy(s *sandbox) error {
+	return &sandboxcore.Error{
+		Code: sandboxcore.CodeNetwork, Attempted: b.refusal() + ": its network policy is not what was asked for", Object: objectID(s.info.NativeID),
+		Said: fmt.Sprintf("The cluster, or somebody in it, has changed or removed the NetworkPolicy %s/%s. No code has run in the sandbox.", s.namespace, s.name),
+		Next: "Let the admission webhooks and policies of the cluster leave the policies of sandboxes alone.", Attribute: []string{"kubernetes", keyNetworkPolicy},
+	}
 }
 
 // dial waits inside the sandbox until the listener can no longer, or can, be reached.
@@ -291,8 +321,11 @@ func (e *endpoint) startListener(ctx context.Context, l *listener, req sandboxco
 		req: sandboxcore.CreateRequest{Profile: &profile, Marks: sandboxcore.Marks{Request: "listener-" + rand.Text()}},
 	}
 	life := int64((listenerLife + 2*b.o.createTimeout).Seconds())
+	// Where the namespace asks for labels, it asks all pods for them.
+	marked := userLabels(b.o, sandboxcore.Marks{})
+	maps.Copy(marked, ownLabels(b.req.Marks, kindListener))
 	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: objectName(b.req.Marks), Namespace: l.namespace, Labels: ownLabels(b.req.Marks, kindListener)},
+		ObjectMeta: metav1.ObjectMeta{Name: objectName(b.req.Marks), Namespace: l.namespace, Labels: marked},
 		Spec:       podSpec(&profile, objectName(b.req.Marks), false),
 	}
 	pod.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: gateName}}
@@ -335,6 +368,8 @@ func (e *endpoint) startListener(ctx context.Context, l *listener, req sandboxco
 
 // sweepListeners removes listeners that outlived their provider.
 func (e *endpoint) sweepListeners(ctx context.Context, namespace string) {
+	ctx, cancel := withDeadline(ctx, e.timings.call)
+	defer cancel()
 	list, err := e.own.kube.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: sandboxcore.MarkManaged + "=true," + sandboxcore.MarkKind + "=" + kindListener})
 	if err != nil {
 		return

@@ -4,12 +4,14 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"strings"
 	"time"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/version"
 
 	"github.com/agentkernel/terraform-provider-agentkernel/internal/sandboxcore"
 )
@@ -25,8 +27,8 @@ func (e *endpoint) Offers(ctx context.Context) (sandboxcore.Offer, error) {
 		Endpoint: id, Reachable: true, Languages: []string{"python"}, CPU: true, Memory: true,
 		Facts: map[string]string{"server": e.target.config.Host, "network policy": "not probed: kubernetes.probe_namespace of the provider names no namespace for it"},
 	}
-	if v, err := e.own.kube.Discovery().ServerVersion(); err == nil {
-		o.Facts["server version"] = v.GitVersion
+	if v := e.serverVersion(ctx); v != "" {
+		o.Facts["server version"] = v
 	}
 	api, err := e.sandboxes(ctx)
 	if err != nil {
@@ -49,6 +51,18 @@ func (e *endpoint) Offers(ctx context.Context) (sandboxcore.Offer, error) {
 		}
 	}
 	return o, nil
+}
+
+// serverVersion is empty where the server does not tell.
+func (e *endpoint) serverVersion(ctx context.Context) string {
+	ctx, cancel := withDeadline(ctx, e.timings.call)
+	defer cancel()
+	text, err := e.own.kube.Discovery().RESTClient().Get().AbsPath("/version").DoRaw(ctx)
+	var v version.Info
+	if err != nil || json.Unmarshal(text, &v) != nil {
+		return ""
+	}
+	return v.GitVersion
 }
 
 // reviewRights says which rights in the namespace are missing.

@@ -89,7 +89,11 @@ func (e *endpoint) removeOne(ctx context.Context, object string, uid types.UID, 
 	}
 }
 
-// otherUID recognises the answer to a delete whose object is another one by now.
+// otherUID recognises the answer to a delete or a patch whose object is another one by now. Any other conflict is a change of
+// somebody else at the same moment: the object is still there.
 func otherUID(err error) bool {
-	return apierrors.IsConflict(err) && strings.Contains(err.Error(), "recondition")
+	if apierrors.IsConflict(err) {
+		return strings.Contains(err.Error(), "recondition")
+	}
+	return apierrors.IsInvalid(err) && apierrors.HasStatusCause(err, metav1.CauseTypeFieldValueInvalid) && strings.Contains(err.Error(), "metadata.uid")
 }

@@ -26,6 +26,7 @@ const (
 	prefix        = "agentkernel.io/"
 	containerName = "sandbox"
 	envContainer  = "environment"
+	envVolume     = "env"
 	gateName      = prefix + "setup"
 	podNamePrefix = "ak-sandbox-"
 
@@ -181,10 +182,10 @@ func podSpec(p *sandboxcore.Profile, helper string, withEnv bool) corev1.PodSpec
 	c.VolumeMounts = []corev1.VolumeMount{{Name: "helper", MountPath: helperDir, ReadOnly: true}}
 	if withEnv {
 		limit := resource.MustParse("2Mi")
-		spec.Volumes = append(spec.Volumes, corev1.Volume{Name: "env", VolumeSource: corev1.VolumeSource{
+		spec.Volumes = append(spec.Volumes, corev1.Volume{Name: envVolume, VolumeSource: corev1.VolumeSource{
 			EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory, SizeLimit: &limit},
 		}})
-		env := corev1.VolumeMount{Name: "env", MountPath: envDir}
+		env := corev1.VolumeMount{Name: envVolume, MountPath: envDir}
 		spec.InitContainers = []corev1.Container{envGate(c, env)}
 		env.ReadOnly = true
 		c.VolumeMounts = append(c.VolumeMounts, env)

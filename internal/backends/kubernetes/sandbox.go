@@ -10,6 +10,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/retry"
 
 	"github.com/agentkernel/terraform-provider-agentkernel/internal/sandboxcore"
 )
@@ -102,7 +103,10 @@ func (s *sandbox) Update(ctx context.Context, p *sandboxcore.Profile, marks sand
 	}
 	call, cancel := withDeadline(ctx, s.e.timings.call)
 	defer cancel()
-	_, err = s.e.own.kube.CoreV1().Pods(s.namespace).Patch(call, s.name, types.MergePatchType, patch, metav1.PatchOptions{})
+	err = retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		_, err := s.e.own.kube.CoreV1().Pods(s.namespace).Patch(call, s.name, types.MergePatchType, patch, metav1.PatchOptions{})
+		return err
+	})
 	return s.changed(call, err)
 }
 
@@ -112,7 +116,7 @@ func (s *sandbox) changed(ctx context.Context, err error) error {
 	switch {
 	case apierrors.IsNotFound(err):
 		return goneMissing(attempted, s.info.NativeID)
-	case apierrors.IsConflict(err):
+	case otherUID(err):
 		return gone(attempted, s.info.NativeID, "Another object has taken its name.")
 	}
 	return s.e.failure(ctx, err, sandboxcore.CodeProvision, attempted, objectID(s.info.NativeID), "Correct what the API server complains about.")

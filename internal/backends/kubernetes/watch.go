@@ -12,6 +12,9 @@ import (
 // sentinel is how often a pod that is watched is looked at all the same: an event may get lost.
 const sentinel = 3 * time.Second
 
+// watchStart is how long a watch may take to begin: what comes without it comes a little later.
+const watchStart = 5 * time.Second
+
 // watcher waits for the next state of one pod: by a watch, which costs the API server nothing while nothing happens, or
 // without the right to watch by looking again and again.
 type watcher struct {
@@ -19,18 +22,23 @@ type watcher struct {
 	namespace, name string
 	events          watch.Interface
 	wait            time.Duration
+	end             context.CancelFunc
 }
 
 func (e *endpoint) watchPod(ctx context.Context, namespace, name string) *watcher {
 	w := &watcher{e: e, namespace: namespace, name: name, wait: e.timings.poll}
+	ctx, w.end = context.WithCancel(ctx)
+	late := time.AfterFunc(min(watchStart, e.timings.call), w.end)
 	events, err := e.own.kube.CoreV1().Pods(namespace).Watch(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + name})
+	late.Stop()
 	if err == nil {
-		w.events = events
+		w.events = events // of a watch that began too late: it ends at once
 	}
 	return w
 }
 
 func (w *watcher) stop() {
+	w.end()
 	if w.events != nil {
 		w.events.Stop()
 	}

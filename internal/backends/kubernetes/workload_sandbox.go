@@ -75,6 +75,8 @@ func (e *endpoint) sandboxes(ctx context.Context) (*sandboxAPI, error) {
 		return known, nil
 	}
 	api := &sandboxAPI{}
+	ctx, cancel := withDeadline(ctx, e.timings.call)
+	defer cancel()
 	group, err := e.own.kube.Discovery().RESTClient().Get().AbsPath("/apis/" + sandboxGroup).DoRaw(ctx)
 	switch {
 	case apierrors.IsNotFound(err):
@@ -117,6 +119,8 @@ type sandboxObject struct {
 	uid      types.UID
 	paused   bool
 	verified string
+	// weak is where its pod holds less than its template says.
+	weak []string
 }
 
 // sandbox makes a Sandbox. It starts without a pod: its helper and its policy exist, owned by it, before it is told to run.
@@ -148,9 +152,11 @@ func (b *building) sandbox(ctx context.Context) (sandboxcore.ManagedSandbox, err
 		return nil, err
 	}
 	// Whoever may not look for the claim at the end could not be told that it is gone.
-	_, err = b.e.own.kube.CoreV1().PersistentVolumeClaims(b.o.namespace).Get(ctx, claimName(object.GetName()), metav1.GetOptions{})
+	look, looked := withDeadline(ctx, b.e.timings.call)
+	defer looked()
+	_, err = b.e.own.kube.CoreV1().PersistentVolumeClaims(b.o.namespace).Get(look, claimName(object.GetName()), metav1.GetOptions{})
 	if err != nil && !apierrors.IsNotFound(err) {
-		return nil, b.e.failure(ctx, err, sandboxcore.CodeProvision, attemptedCreate, "namespace "+b.o.namespace, "Grant get on persistentvolumeclaims.")
+		return nil, b.e.failure(look, err, sandboxcore.CodeProvision, attemptedCreate, "namespace "+b.o.namespace, "Grant get on persistentvolumeclaims.")
 	}
 	if err := b.listen(ctx); err != nil {
 		return nil, err
@@ -179,6 +185,9 @@ func (b *building) sandbox(ctx context.Context) (sandboxcore.ManagedSandbox, err
 	s.principal = &b.req.Principal
 	b.nativeID = s.info.NativeID
 	b.onCreated(s.info)
+	if err := refuseWeaker(attemptedCreate, b.nativeID, weaker(templateOf(object), templateOf(created))); err != nil {
+		return nil, b.refuse(ctx, s, err)
+	}
 	if err := b.belongings(ctx, ownedBy(api.resource().GroupVersion().String(), "Sandbox", created.GetName(), created.GetUID())); err != nil {
 		return nil, err
 	}
@@ -297,6 +306,9 @@ func (b *building) waitSandbox(ctx context.Context, s *sandbox) (*sandbox, error
 				return nil, err
 			}
 			found.principal = s.principal
+			if err := refuseWeaker(attemptedCreate, s.info.NativeID, found.object.weak); err != nil {
+				return nil, b.refuse(ctx, found, err)
+			}
 			return found, nil
 		}
 		if time.Now().After(b.deadline) || !pause(ctx, b.e.timings.poll) {
@@ -403,6 +415,7 @@ func (e *endpoint) managedSandbox(object *unstructured.Unstructured, pod *corev1
 			}
 		}
 		s.info.Details["pod_uid"] = string(pod.UID)
+		s.object.weak = weaker(templateOf(object), pod)
 		l := lifeOf(pod)
 		s.info.Status, reason = l.status, l.reason
 		if l.gone != "" {
@@ -416,6 +429,16 @@ func (e *endpoint) managedSandbox(object *unstructured.Unstructured, pod *corev1
 		s.info.Details["reason"] = reason
 	}
 	return s, nil
+}
+
+// templateOf is the pod that a Sandbox asks for.
+func templateOf(object *unstructured.Unstructured) *corev1.Pod {
+	pod := &corev1.Pod{}
+	template, _, _ := unstructured.NestedMap(object.Object, "spec", "podTemplate")
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(template, pod); err != nil {
+		return &corev1.Pod{} // which no pod of ours is like
+	}
+	return pod
 }
 
 func (e *endpoint) listSandboxes(ctx context.Context, namespace, identity string) ([]sandboxcore.SandboxInfo, error) {

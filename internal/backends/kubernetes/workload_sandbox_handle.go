@@ -10,6 +10,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/retry"
 
 	"github.com/agentkernel/terraform-provider-agentkernel/internal/sandboxcore"
 )
@@ -31,7 +32,10 @@ func (o *sandboxObject) patch(ctx context.Context, s *sandbox, change map[string
 	}
 	call, cancel := withDeadline(ctx, s.e.timings.call)
 	defer cancel()
-	_, err = resource.Patch(call, s.name, types.MergePatchType, text, metav1.PatchOptions{})
+	err = retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		_, err := resource.Patch(call, s.name, types.MergePatchType, text, metav1.PatchOptions{})
+		return err
+	})
 	return s.changed(call, err)
 }
 
@@ -69,6 +73,9 @@ func (o *sandboxObject) ready(ctx context.Context, s *sandbox) error {
 		switch now.info.Status {
 		case sandboxcore.StatusRunning:
 			s.pod, s.podUID, s.owned, s.info.Status, o.verified = now.pod, now.podUID, now.owned, now.info.Status, now.object.verified
+			if err := refuseWeaker("nothing was run in the sandbox's new pod", s.info.NativeID, now.object.weak); err != nil {
+				return err
+			}
 			if !isolated(p) || o.verified == string(s.podUID) {
 				return nil
 			}

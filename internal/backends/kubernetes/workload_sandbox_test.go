@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -82,9 +83,11 @@ func (c *cluster) installSandboxAPI(t *testing.T, version string) {
 type controller struct {
 	c   *cluster
 	api *sandboxAPI
+	// weaken makes pods whose containers see each other's processes, as a webhook of the cluster might.
+	weaken atomic.Bool
 }
 
-func (c *cluster) startController(t *testing.T, api *sandboxAPI) {
+func (c *cluster) startController(t *testing.T, api *sandboxAPI) *controller {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	var wg sync.WaitGroup
@@ -97,6 +100,7 @@ func (c *cluster) startController(t *testing.T, api *sandboxAPI) {
 		}
 	})
 	t.Cleanup(func() { cancel(); wg.Wait() })
+	return k
 }
 
 func (k *controller) round(ctx context.Context) error {
@@ -149,6 +153,10 @@ func (k *controller) reconcile(ctx context.Context, o *unstructured.Unstructured
 	made := &corev1.Pod{}
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(template, made); err != nil {
 		return err
+	}
+	if k.weaken.Load() {
+		yes := true
+		made.Spec.ShareProcessNamespace = &yes
 	}
 	made.Name, made.Namespace, made.OwnerReferences = o.GetName(), k.c.ns, []metav1.OwnerReference{owner}
 	claims, _, _ := unstructured.NestedSlice(o.Object, "spec", "volumeClaimTemplates")
@@ -225,11 +233,11 @@ func TestSandboxWorkload(t *testing.T) {
 		t.Run(version, func(t *testing.T) {
 			c := clusterOf(t, on)
 			c.installSandboxAPI(t, version)
-			c.startController(t, &sandboxAPI{version: version})
+			k := c.startController(t, &sandboxAPI{version: version})
 			class := c.disks(t, 4)
 			c.sandboxLife(t, class)
 			if version == sandboxVersions[0] { // the policies are the same in both
-				c.checkedAgain(t, class)
+				c.checkedAgain(t, class, k)
 			}
 		})
 	}
@@ -322,7 +330,7 @@ func (c *cluster) sandboxLife(t *testing.T, class string) {
 
 // checkedAgain: the policy is checked for each new pod, also where the allow-list lets the listener of the check through, so
 // that the policy has to be closed for it.
-func (c *cluster) checkedAgain(t *testing.T, class string) {
+func (c *cluster) checkedAgain(t *testing.T, class string, k *controller) {
 	t.Helper()
 	profile := c.profile(allowlist("10.0.0.0/8"), set(keyWorkload, workloadSandbox), set(keyStorageClass, class), set(keyCreateTimeout, 15.0))
 	spec, err := sandboxcore.EncodeSpec(profile)
@@ -371,6 +379,10 @@ func (c *cluster) checkedAgain(t *testing.T, class string) {
 		t.Errorf("pod %s, verified %s", final.podUID, final.object.verified)
 	}
 	reaches(final)
+	// The next pod is weaker than its template.
+	k.weaken.Store(true)
+	refused(t, python(t.Context(), next(), "open('ran','w')").err, sandboxcore.CodeProvision, "weaker", "shareProcessNamespace")
+	k.weaken.Store(false)
 	// Its policy is gone: the next pod runs nothing.
 	c.kubectl(t, "delete", "networkpolicy", s.name)
 	refused(t, python(t.Context(), next(), "open('ran','w')").err, sandboxcore.CodeNetwork, "is gone", s.name)
