@@ -38,12 +38,14 @@ const slowCommand = 20 * time.Second
 
 // FinishTime is the time of all commands beside the run: those that carry it and those that bring its output back.
 func (m *machine) FinishTime(req sandboxcore.RunRequest) time.Duration {
-	carried := len(req.Text) + len(req.Stdin)
+	// As newPayload writes it: values in quotation marks, and lines around them.
+	const line, lines = len("=; export \n"), 2 << 10
+	carried := len(req.Text) + len(req.Stdin) + len(quote(req.WorkingDirectory)) + lines
 	for k, v := range req.Env {
-		carried += len(k) + len(v)
+		carried += 2*len(k) + len(quote(v)) + line
 	}
 	for _, a := range req.Argv {
-		carried += len(a)
+		carried += len(quote(a)) + 1
 	}
 	commands := carried*4/3/chunkBytes + 1
 	back := time.Duration(2*(mostPaged/pageBytes+1)) * slowCommand

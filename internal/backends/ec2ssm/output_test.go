@@ -231,3 +231,35 @@ func TestSlowService(t *testing.T) {
 		t.Errorf("the service was not slow: %s", took)
 	}
 }
+
+// TestFinishTimeCountsEveryCommand: no request takes more commands to get there than its time was reckoned with, whatever
+// the way there adds to it.
+func TestFinishTimeCountsEveryCommand(t *testing.T) {
+	m := &machine{e: &endpoint{timings: defaultTimings()}}
+	k := errand{id: testID(), runAs: "alice"}
+	least := m.FinishTime(sandboxcore.RunRequest{Kind: sandboxcore.RunScript, Timeout: time.Minute})
+	check := func(what string, req sandboxcore.RunRequest) {
+		t.Helper()
+		req.Timeout = time.Minute
+		load, err := newPayload(k, req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ahead, _ := uploads(k, load.encoded)
+		if reckoned := int((m.FinishTime(req)-least)/slowCommand) + 1; len(ahead)+1 > reckoned {
+			t.Errorf("%s: %d commands, reckoned with %d", what, len(ahead)+1, reckoned)
+		}
+	}
+	for n := 20_000; n < 24_000; n += 50 {
+		check(fmt.Sprint("text of ", n), sandboxcore.RunRequest{Kind: sandboxcore.RunScript, Text: make([]byte, n), WorkingDirectory: "/somewhere"})
+	}
+	quotes := strings.Repeat("'", 15_000)
+	check("variable of quotes", sandboxcore.RunRequest{Kind: sandboxcore.RunScript, Env: map[string]string{"V": quotes}})
+	check("argument of quotes", sandboxcore.RunRequest{Kind: sandboxcore.RunCommand, Argv: []string{"true", quotes}})
+	check("much of everything", sandboxcore.RunRequest{Kind: sandboxcore.RunCommand, Argv: []string{"true", quotes}, Env: map[string]string{"V": quotes}, Stdin: make([]byte, 100_000)})
+	many := map[string]string{}
+	for i := range 3000 {
+		many[fmt.Sprint("V", i)] = ""
+	}
+	check("many variables", sandboxcore.RunRequest{Kind: sandboxcore.RunScript, Env: many})
+}
