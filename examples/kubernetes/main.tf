@@ -2,7 +2,7 @@
 # namespace and the rights of the provider:
 #
 #   kubectl apply -f cluster.yaml
-#   export KUBECONFIG=...   # of the service account terraform in the namespace agents
+#   export KUBECONFIG=...   # of the service account terraform in the namespace agents; the guide says how to make one
 #   terraform apply
 
 terraform {
