@@ -141,7 +141,8 @@ func TestRetryAfter(t *testing.T) {
 		{"", -1},
 	} {
 		r := answer(429, `{"code":429,"message":"no"}`, "Retry-After", c.value, "Date", now.Format(http.TimeFormat))
-		if got := readStatusError(r).retryAfter; got != c.want {
+		got := readStatusError(r).retryAfter
+		if err := r.Body.Close(); err != nil || got != c.want {
 			t.Errorf("%q: %s, want %s", c.value, got, c.want)
 		}
 	}
@@ -167,7 +168,8 @@ func frames(w http.ResponseWriter, end string, events ...string) {
 			head[0] = 2
 		}
 		binary.BigEndian.PutUint32(head[1:], uint32(len(text))) // #nosec G115 -- short texts
-		_, _ = w.Write(append(head, text...))
+		_, _ = w.Write(head)
+		_, _ = io.WriteString(w, text)
 	}
 }
 
@@ -352,10 +354,10 @@ func TestIDsThatCannotBeUsed(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			peer := newPeer(t, e2bpeer.Options{Plain: true})
 			e := dial(t, provider(peer), quick)
-			real, shown := "", ""
+			own, shown := "", ""
 			peer.Tamper(func(d map[string]any) {
-				real, _ = d["sandboxID"].(string)
-				shown = c.odd(real)
+				own, _ = d["sandboxID"].(string)
+				shown = c.odd(own)
 				d["sandboxID"] = shown
 			})
 			peer.Intercept(func(_ string, w http.ResponseWriter, r *http.Request, next http.Handler) {
@@ -364,7 +366,7 @@ func TestIDsThatCannotBeUsed(t *testing.T) {
 						writeError(w, 404, "no such sandbox")
 						return
 					}
-					peer.Kill(real)
+					peer.Kill(own)
 					w.WriteHeader(http.StatusNoContent)
 					return
 				}
@@ -490,4 +492,153 @@ func TestForgedMark(t *testing.T) {
 	if stderr.String() != "agent" {
 		t.Errorf("%q", stderr.String())
 	}
+}
+
+// TestCancelAnywhere: every operation ends soon after it is cancelled, whichever of its calls is under way, whether the
+// server has carried that out or not. Nothing is left that nobody knows of, and a run that may have begun is no success.
+func TestCancelAnywhere(t *testing.T) {
+	deny := func(p *sandboxcore.Profile) { p.Policy.NetworkEgress = sandboxcore.NetworkDeny }
+	run := func(kind sandboxcore.RunKind, stdin string) func(context.Context, *endpoint, *sandbox) error {
+		return func(ctx context.Context, _ *endpoint, s *sandbox) error {
+			r := sandboxcore.RunRequest{Kind: kind, Text: []byte("import time; time.sleep(0.1)"), Language: "python", Timeout: time.Minute, Stdin: []byte(stdin)}
+			if kind == sandboxcore.RunScript {
+				r.Text = []byte("cat; sleep 0.1")
+			}
+			_, err := s.Run(ctx, r, io.Discard, io.Discard)
+			return err
+		}
+	}
+	for name, op := range map[string]struct {
+		profile func(*sandboxcore.Profile)
+		do      func(context.Context, *endpoint, *sandbox) error
+	}{
+		"run":         {func(*sandboxcore.Profile) {}, run(sandboxcore.RunScript, "")},
+		"run, input":  {func(*sandboxcore.Profile) {}, run(sandboxcore.RunScript, "x")},
+		"interpreter": {interpreted, run(sandboxcore.RunCode, "")},
+		"read": {nil, func(ctx context.Context, _ *endpoint, s *sandbox) error {
+			return second(s.ReadFile(ctx, "/etc/passwd", 1<<20))
+		}},
+		"write": {nil, func(ctx context.Context, _ *endpoint, s *sandbox) error {
+			return s.WriteFile(ctx, "f", []byte("x"), 0o600)
+		}},
+		"pause": {nil, func(ctx context.Context, _ *endpoint, s *sandbox) error { return s.Pause(ctx) }},
+		"update": {nil, func(ctx context.Context, _ *endpoint, s *sandbox) error {
+			return s.Update(ctx, profile(deny), s.info.Marks)
+		}},
+		"destroy": {nil, func(ctx context.Context, _ *endpoint, s *sandbox) error { return s.Destroy(ctx) }},
+		"create": {nil, func(ctx context.Context, e *endpoint, _ *sandbox) error {
+			return second2(e.Create(ctx, request(t, profile(deny)), nil))
+		}},
+		"find": {nil, func(ctx context.Context, e *endpoint, s *sandbox) error {
+			return second2(e.Find(ctx, s.info.NativeID, false))
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			peer := newPeer(t, e2bpeer.Options{Plain: op.profile == nil && name != "read" && name != "write"})
+			e := dial(t, provider(peer), quick, func(b *backend) { b.times.call, b.times.upload = time.Minute, time.Minute })
+			for n := 1; ; n++ {
+				for _, carriedOut := range []bool{false, true} {
+					p := op.profile
+					if p == nil {
+						p = func(*sandboxcore.Profile) {}
+					}
+					s := create(t, e, profile(p))
+					ctx, cancel := context.WithCancel(t.Context())
+					var count int
+					var mu sync.Mutex
+					peer.Intercept(func(_ string, w http.ResponseWriter, r *http.Request, next http.Handler) {
+						mu.Lock()
+						count++
+						hit := count == n
+						mu.Unlock()
+						if !hit {
+							next.ServeHTTP(w, r)
+							return
+						}
+						if carriedOut {
+							next.ServeHTTP(httptest.NewRecorder(), r)
+						} else {
+							_, _ = io.Copy(io.Discard, r.Body)
+						}
+						cancel()
+						<-r.Context().Done()
+					})
+					began := time.Now()
+					err := op.do(ctx, e, s)
+					if took := time.Since(began); took > 15*time.Second {
+						t.Errorf("call %d, carried out %v: it took %s", n, carriedOut, took)
+					}
+					mu.Lock()
+					over := count < n
+					mu.Unlock()
+					cancelled := ctx.Err() != nil
+					cancel()
+					peer.Intercept(nil)
+					if cancelled && err == nil && name == "create" {
+						t.Errorf("call %d, carried out %v: no error", n, carriedOut)
+					}
+					if err != nil {
+						checkFault(t, name, peer, err)
+					}
+					for id := range peer.States() {
+						if id != s.info.NativeID && name == "create" && cancelled {
+							t.Errorf("call %d, carried out %v: %s is left: %v", n, carriedOut, id, err)
+						}
+						peer.Kill(id)
+					}
+					if over && carriedOut {
+						return
+					}
+				}
+			}
+		})
+	}
+}
+
+// TestInterpreterWithOtherNames: what code did to the names of its interpreter keeps no later run from its environment, and
+// lets none of it stay.
+func TestInterpreterWithOtherNames(t *testing.T) {
+	peer := newPeer(t, e2bpeer.Options{})
+	s := create(t, dial(t, provider(peer)), profile(interpreted))
+	for _, c := range []struct{ language, code string }{
+		{"python", "__import__ = exec = open = None"},
+		{"python", "import builtins; builtins.exec = builtins.open = None"},
+		{"python", "import sys; sys._agentkernel_before = {'PATH': '/evil'}"},
+		{"python", "import os; os.environ = {}"},
+		{"bash", "command() { echo evil; }; export() { echo evil; }; rm() { :; }"},
+		{"bash", "unset() { :; }; shopt -s expand_aliases; alias export=false"},
+		{"bash", "builtin() { :; }; function . { :; }; function [ { false; }"},
+		{"bash", "set -u; IFS=x"},
+		{"bash", "POSIXLY_CORRECT=1"},
+	} {
+		see := "import os; print(os.environ.get('SECRET'))"
+		if c.language == "bash" {
+			see = `echo "${SECRET-None}"; sh -c 'echo "${SECRET-None}"'`
+		}
+		runCode(t, t.Context(), s, c.language, c.code)
+		with := runCode(t, t.Context(), s, c.language, see, withEnv("SECRET", "value-of-one"))
+		if with.failure != nil || strings.ReplaceAll(with.out, "value-of-one\n", "") != "" || with.out == "" {
+			t.Errorf("%s: %q %q, %v", c.code, with.out, with.err, with.failure)
+		}
+		without := runCode(t, t.Context(), s, c.language, see)
+		if without.failure != nil || strings.ReplaceAll(without.out, "None\n", "") != "" || without.out == "" {
+			t.Errorf("%s, afterwards: %q %q, %v", c.code, without.out, without.err, without.failure)
+		}
+		if c.language == "bash" {
+			mode := runCode(t, t.Context(), s, c.language, `case ${POSIXLY_CORRECT-no} in no) echo plain ;; *) echo posix ;; esac`)
+			if want := map[bool]string{true: "posix\n", false: "plain\n"}[strings.HasPrefix(c.code, "POSIX")]; mode.out != want {
+				t.Errorf("%s: the shell is %q", c.code, mode.out)
+			}
+		}
+		if err := (&cellRun{s: s, req: sandboxcore.RunRequest{Language: c.language}, daemon: must(s.daemonAt(portInterpreter, s.o.user))}).restart(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func must(d *daemon, err error) *daemon {
+	if err != nil {
+		panic(err)
+	}
+	return d
 }

@@ -480,11 +480,15 @@ func (c *cellRun) prepare() (setup string, file []byte, err error) {
 					Said: fmt.Sprintf("%s is no name of a variable in a shell. Nothing ran.", sandboxcore.Quoted(name)), Next: "Use another name.",
 				}
 			}
-			fmt.Fprintf(&text, "if [ \"${%[1]s+x}\" ]; then __agentkernel_%[1]s=$%[1]s; fi; export %[1]s='%[2]s'\n", name, strings.ReplaceAll(envs[name], "'", `'\''`))
-			fmt.Fprintf(&undo, "if [ \"${__agentkernel_%[1]s+x}\" ]; then export %[1]s=\"$__agentkernel_%[1]s\"; unset __agentkernel_%[1]s; else unset %[1]s; fi\n", name)
+			fmt.Fprintf(&text, "__agentkernel_had_%[1]s=${%[1]s+x} __agentkernel_%[1]s=${%[1]s-}\n\\export %[1]s='%[2]s'\n", name, strings.ReplaceAll(envs[name], "'", `'\''`))
+			fmt.Fprintf(&undo, "case $__agentkernel_had_%[1]s in x) \\export %[1]s=\"$__agentkernel_%[1]s\" ;; *) \\unset %[1]s ;; esac\n\\unset __agentkernel_had_%[1]s __agentkernel_%[1]s\n", name)
 		}
-		c.cleanup = undo.String() + ":"
-		return fmt.Sprintf(". '%[1]s' && command rm -f -- '%[1]s'", path), []byte(text.String()), nil
+		// Code may have given these names a meaning of its own, as a function or an alias. In this mode, which an assignment
+		// begins, those of the shell itself come first; a backslash passes by an alias.
+		const own = "__agentkernel_posix=${POSIXLY_CORRECT+x}; POSIXLY_CORRECT=1\n"
+		const back = "case $__agentkernel_posix in x) \\unset __agentkernel_posix ;; *) \\unset __agentkernel_posix POSIXLY_CORRECT ;; esac\n"
+		c.cleanup = own + undo.String() + back + ":"
+		return fmt.Sprintf(own+"\\. '%[1]s'", path), []byte("command rm -f -- '" + path + "'\n" + text.String() + back + ":\n"), nil
 	}
 	text, err := json.Marshal(envs)
 	if err != nil {
