@@ -2,6 +2,7 @@ package kubernetes
 
 import (
 	"encoding/json"
+	"maps"
 	"net/http"
 	"strings"
 	"sync"
@@ -313,5 +314,43 @@ func TestListenerHasTheLabelsOfTheProfile(t *testing.T) {
 	}
 	if len(made) != 2 || !kinds[kindSandbox] || !kinds[kindListener] {
 		t.Errorf("%v", made)
+	}
+}
+
+// What becomes of a container that the cluster puts beside the sandbox is not what becomes of the sandbox.
+func TestContainerBesideTheSandbox(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	e := c.admission(t, "pods", func(pod map[string]any) {
+		spec := pod["spec"].(map[string]any)     //nolint:forcetypeassert // a test
+		containers := spec["containers"].([]any) //nolint:forcetypeassert // a test
+		ours := containers[0].(map[string]any)   //nolint:forcetypeassert // a test
+		beside := func(name string, more map[string]any) map[string]any {
+			out := map[string]any{"name": name, "image": ours["image"], "imagePullPolicy": "Never", "securityContext": ours["securityContext"]}
+			maps.Copy(out, more)
+			return out
+		}
+		spec["containers"] = append(containers,
+			beside("ends", map[string]any{"command": []any{"true"}}),
+			beside("never-ready", map[string]any{"command": []any{"sleep", "600"}, "readinessProbe": map[string]any{"exec": map[string]any{"command": []any{"false"}}}}),
+		)
+	})
+	m, err := e.Create(t.Context(), request(c.profile()), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := m.Info().NativeID
+	c.eventually(t, "the one beside it has ended", func() bool {
+		return strings.Contains(c.kubectl(t, "get", "pod", m.(*sandbox).pod, "-o", `jsonpath={.status.containerStatuses[?(@.name=="ends")].state}`), "terminated") //nolint:forcetypeassert // a test
+	})
+	found, err := e.Find(t.Context(), id, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := python(t.Context(), found, "print(1)").ok(t); got != "1\n" || found.Info().Status != sandboxcore.StatusRunning {
+		t.Errorf("%q, %s", got, found.Info().Status)
+	}
+	if err := sandboxcore.WithCleanup(t.Context(), found.Destroy); err != nil {
+		t.Error(err)
 	}
 }

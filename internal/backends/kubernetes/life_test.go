@@ -220,7 +220,7 @@ func mustFind(t *testing.T, c *cluster, s *sandbox) sandboxcore.ManagedSandbox {
 func TestLifeTable(t *testing.T) {
 	t.Parallel()
 	now := metav1.Now()
-	running := corev1.ContainerStatus{Name: containerName, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}
+	running := corev1.ContainerStatus{Name: containerName, Ready: true, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}
 	ready := []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
 	for name, c := range map[string]struct {
 		change func(*corev1.Pod)
@@ -242,8 +242,16 @@ func TestLifeTable(t *testing.T) {
 		"helper killed": {func(p *corev1.Pod) {
 			p.Status.ContainerStatuses[0].State = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 3, Message: "bye\x1b[31m"}}
 		}, "", "status 3", true},
-		"node lost": {func(p *corev1.Pod) { p.Status.Phase, p.Status.Reason = corev1.PodUnknown, "NodeLost" }, "", "NodeLost", false},
-		"not ready": {func(p *corev1.Pod) { p.Status.Conditions[0].Status = corev1.ConditionFalse }, sandboxcore.StatusStopped, "", false},
+		"node lost":        {func(p *corev1.Pod) { p.Status.Phase, p.Status.Reason = corev1.PodUnknown, "NodeLost" }, "", "NodeLost", false},
+		"not ready":        {func(p *corev1.Pod) { p.Status.Conditions[0].Status = corev1.ConditionFalse }, sandboxcore.StatusStopped, "", false},
+		"not ready itself": {func(p *corev1.Pod) { p.Status.ContainerStatuses[0].Ready = false }, sandboxcore.StatusStopped, "", false},
+		"a container beside it has ended": {func(p *corev1.Pod) {
+			p.Status.Conditions[0].Status, p.Status.Conditions[0].Reason = corev1.ConditionFalse, "ContainersNotReady"
+			p.Status.ContainerStatuses = append(p.Status.ContainerStatuses, corev1.ContainerStatus{Name: "beside", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Reason: "OOMKilled"}}})
+		}, sandboxcore.StatusRunning, "", false},
+		"a gate of somebody else": {func(p *corev1.Pod) {
+			p.Status.Conditions[0].Status, p.Status.Conditions[0].Reason = corev1.ConditionFalse, "ReadinessGatesNotReady"
+		}, sandboxcore.StatusRunning, "", false},
 		"terminating": {func(p *corev1.Pod) {
 			p.DeletionTimestamp = &now
 			p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "PreemptionByScheduler"})

@@ -37,15 +37,18 @@ func lifeOf(pod *corev1.Pod) life {
 		return life{gone: "Its node is lost (phase Unknown" + because(pod.Status.Reason) + ")."}
 	case pod.Status.Phase == corev1.PodRunning:
 		for _, c := range pod.Status.ContainerStatuses {
-			if c.State.Terminated != nil {
+			switch {
+			case c.Name != containerName: // the cluster's own, beside the sandbox
+			case c.State.Terminated != nil:
 				return life{status: sandboxcore.StatusStopped, gone: ended(pod), dead: true}
-			}
-			if c.State.Running == nil {
+			case c.State.Running == nil:
 				return life{status: sandboxcore.StatusStopped, reason: "its container does not run"}
+			case !c.Ready:
+				return life{status: sandboxcore.StatusStopped, reason: "its container is not ready"}
 			}
 		}
-		// The pod has no probe: when the container runs and the pod is not ready, its node does not answer.
-		if c := condition(pod, corev1.PodReady); c != nil && c.Status == corev1.ConditionFalse {
+		// When our container is ready and the pod is not, neither for another container nor for a gate, its node does not answer.
+		if c := condition(pod, corev1.PodReady); c != nil && c.Status == corev1.ConditionFalse && c.Reason != "ContainersNotReady" && c.Reason != "ReadinessGatesNotReady" {
 			return life{status: sandboxcore.StatusStopped, reason: fmt.Sprintf("its node %s does not answer the cluster", pod.Spec.NodeName)}
 		}
 		return life{status: sandboxcore.StatusRunning}
@@ -76,9 +79,10 @@ func ended(pod *corev1.Pod) string {
 	if pod.Status.Message != "" {
 		parts = append(parts, strings.TrimSuffix(pod.Status.Message, "."))
 	}
+	sandboxed := slices.ContainsFunc(pod.Status.ContainerStatuses, func(c corev1.ContainerStatus) bool { return c.Name == containerName })
 	for _, c := range containers(pod) {
 		t := c.State.Terminated
-		if t == nil || c.Name == envContainer && t.ExitCode == 0 {
+		if t == nil || sandboxed && c.Name != containerName && c.Name != envContainer || c.Name == envContainer && t.ExitCode == 0 {
 			continue
 		}
 		text := fmt.Sprintf("its container ended with status %d", t.ExitCode)

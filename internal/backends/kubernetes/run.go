@@ -77,7 +77,7 @@ func containerMayHaveEnded(pod *corev1.Pod) bool {
 
 func killedForMemory(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(pod.Status.ContainerStatuses, func(c corev1.ContainerStatus) bool {
-		return c.State.Terminated != nil && c.State.Terminated.Reason == "OOMKilled"
+		return c.Name == containerName && c.State.Terminated != nil && c.State.Terminated.Reason == "OOMKilled"
 	})
 }
 
