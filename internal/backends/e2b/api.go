@@ -21,7 +21,8 @@ import (
 // Limits of answers.
 const (
 	maxAnswerBytes = 2 << 20
-	maxListBytes   = 64 << 20 // 100 sandboxes whose metadata hold specs
+	maxListBytes   = 64 << 20  // 100 sandboxes whose metadata hold specs
+	maxListedBytes = 256 << 20 // of all pages
 	maxPages       = 1000
 	pageSize       = 100
 )
@@ -44,6 +45,8 @@ type api struct {
 	log   *slog.Logger
 	times *timings
 	now   func() time.Time
+	// listed bounds all pages of a list together, in bytes.
+	listed int64
 
 	mu sync.Mutex
 	// notBefore is when the server takes calls again, as it told one of them with 429: all others wait for that, too.
@@ -65,7 +68,7 @@ func newTransport(p *Place) *http.Transport {
 }
 
 func newAPI(b *backend, transport http.RoundTripper) *api {
-	return &api{place: b.place, log: b.log, times: &b.times, now: b.now, http: &http.Client{
+	return &api{place: b.place, log: b.log, times: &b.times, now: b.now, listed: maxListedBytes, http: &http.Client{
 		Transport: transport,
 		// Go keeps X-API-Key and X-Access-Token on a redirect to another host (it strips only Authorization).
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
@@ -79,6 +82,7 @@ type call struct {
 	in           any
 	out          any // nil: the body of a success does not matter
 	limit        int64
+	read         *int64 // what the answer has is added, unless nil
 	// safe: the request may be sent again after an answer that does not say whether it was carried out.
 	safe bool
 }
@@ -221,6 +225,9 @@ func (a *api) once(ctx context.Context, c call) (int, http.Header, error) {
 	case c.out == nil:
 		return res.StatusCode, res.Header, nil
 	}
+	if c.read != nil {
+		*c.read += int64(len(text))
+	}
 	if err := json.Unmarshal(text, c.out); err != nil {
 		return res.StatusCode, res.Header, sentError{errNoJSON}
 	}
@@ -355,9 +362,13 @@ func (a *api) list(ctx context.Context, metadata map[string]string) ([]sandboxDe
 	query := url.Values{"metadata": {filter.Encode()}, "state": {stateRunning + "," + statePaused}, "limit": {strconv.Itoa(pageSize)}}
 	var out []sandboxDetail
 	seen := map[string]bool{}
+	read := int64(0)
 	for range maxPages {
 		var page []sandboxDetail
-		_, header, err := a.do(ctx, call{method: http.MethodGet, path: "/v2/sandboxes", query: query, out: &page, limit: maxListBytes, safe: true})
+		if read > a.listed {
+			return nil, errTooLarge
+		}
+		_, header, err := a.do(ctx, call{method: http.MethodGet, path: "/v2/sandboxes", query: query, out: &page, limit: maxListBytes, read: &read, safe: true})
 		if err != nil {
 			return nil, err
 		}

@@ -642,3 +642,45 @@ func must(d *daemon, err error) *daemon {
 	}
 	return d
 }
+
+// TestReadLiveOddEntries: an egress policy that no profile can say is told, and makes no spec that nobody can read.
+func TestReadLiveOddEntries(t *testing.T) {
+	peer := newPeer(t, e2bpeer.Options{Plain: true})
+	e := dial(t, provider(peer))
+	id := create(t, e, profile()).info.NativeID
+	for entry, fine := range map[string]bool{"192.0.2.0/24": true, "192.0.2.7": true, "example.org": true, "evil\x1b[1m": false, "192.0.2.0/99": false, "": false, "a b": false} {
+		peer.Tamper(func(d map[string]any) {
+			d["allowInternetAccess"], d["network"] = false, map[string]any{"allowOut": []string{entry}, "denyOut": []string{everything}}
+		})
+		p := profile()
+		err := e.ReadLive(t.Context(), id, p)
+		if fine {
+			if spec, serr := sandboxcore.EncodeSpec(p); err != nil || serr != nil || !strings.Contains(spec, "192.0.2") && !strings.Contains(spec, entry) {
+				t.Errorf("%q: %s, %v, %v", entry, spec, err, serr)
+			}
+			continue
+		}
+		wantError(t, err, sandboxcore.CodeAllowEntry)
+		if strings.Contains(err.Error(), "\x1b") {
+			t.Errorf("%q", err)
+		}
+	}
+}
+
+// TestEndlessList: pages that lead on and on fill no memory.
+func TestEndlessList(t *testing.T) {
+	page := "[" + strings.Repeat(" ", 1<<16-2) + "]"
+	pages := 0
+	e := dial(t, farAway, func(b *backend) {
+		b.transport = transportFunc(func(*http.Request) *http.Response {
+			pages++
+			return answer(200, page, "X-Next-Token", fmt.Sprint(pages))
+		})
+	})
+	e.api.listed = 1 << 20
+	_, err := e.List(t.Context())
+	wantError(t, err, sandboxcore.CodeUnreachable)
+	if pages != 17 {
+		t.Errorf("%d pages were read, want those that fit and one", pages)
+	}
+}

@@ -3,6 +3,7 @@ package e2b
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/url"
 	"slices"
@@ -95,6 +96,15 @@ func (e *endpoint) ReadLive(ctx context.Context, nativeID string, p *sandboxcore
 	}
 	if readBack(networkOf(p.Policy), d) != "" && (d.Network != nil || d.AllowInternetAccess != nil) {
 		p.Policy.NetworkEgress, p.Policy.NetworkAllow = policyOf(d)
+		for _, entry := range p.Policy.NetworkAllow {
+			if _, err := sandboxcore.CanonicalAllowEntry(entry); err != nil {
+				return &sandboxcore.Error{
+					Code: sandboxcore.CodeAllowEntry, Attempted: attempted, Object: objectID(e.place.Kind, nativeID),
+					Said: fmt.Sprintf("It was changed outside Terraform, and now allows %s, which no profile can say.", sandboxcore.Quoted(entry)),
+					Next: "Change it at the server, or end the sandbox.", Attribute: []string{"policy", "network_allow"},
+				}
+			}
+		}
 	}
 	return nil
 }
