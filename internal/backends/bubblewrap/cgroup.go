@@ -196,6 +196,33 @@ func (c cgroups) group(id string, lim limits) group {
 	return group{of: c, name: groupPrefix + id, lim: lim}
 }
 
+// users counts the runs of this process in each group. The last one to leave removes the group: before that, a run that the
+// memory limit has ended still has to read so from it. The zero value is ready to use.
+type users struct {
+	mu sync.Mutex
+	of map[string]int
+}
+
+func (u *users) enter(name string) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.of == nil {
+		u.of = map[string]int{}
+	}
+	u.of[name]++
+}
+
+// leave reports whether nobody is left.
+func (u *users) leave(name string) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.of[name]--; u.of[name] > 0 {
+		return false
+	}
+	delete(u.of, name)
+	return true
+}
+
 // dirs gives the group's directories, each once.
 func (g group) dirs() []string {
 	var out []string

@@ -22,6 +22,7 @@ type endpoint struct {
 	groups  cgroups
 	ownUIDs bool // every sandbox has a user of its own, because the provider is root
 	active  workspace.Active
+	inGroup users
 }
 
 func connect(_ context.Context, settings sandboxcore.Settings, getenv func(string) string) (sandboxcore.Endpoint, error) {

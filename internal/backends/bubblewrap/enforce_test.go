@@ -258,6 +258,51 @@ print("written")`)
 	}
 }
 
+// A run that was killed reads from the group that the memory limit did it; another run of the sandbox that ends in between
+// leaves the group there.
+func TestGroupStaysForTheLastRun(t *testing.T) {
+	testenv.Require(t, testenv.Bubblewrap, testenv.Cgroup)
+	k := workspacetest.New(t, Factory())
+	limit := int64(64)
+	s, ok := k.Sandbox(t, sandboxcore.Policy{MemoryMB: &limit}).(*sandbox)
+	if !ok {
+		t.Fatal("not a sandbox of this backend")
+	}
+	box, err := s.endpoint.store.Find(s.box.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	start := func() *run {
+		r, err := s.start(t.Context(), box)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = r.conn.Close() })
+		return r
+	}
+	killed, other := start(), start()
+	if err := killed.inner.Signal(syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	workspacetest.Eventually(t, "it is dead", func() bool { return !killed.inner.Alive() })
+	if err := other.conn.Close(); err != nil {
+		t.Error(err)
+	}
+	there := func() bool {
+		_, err := os.Stat(killed.group.dirs()[0])
+		return err == nil
+	}
+	if !there() {
+		t.Error("the group is gone, and with it its counts")
+	}
+	if err := killed.conn.Close(); err != nil {
+		t.Error(err)
+	}
+	if there() {
+		t.Error("the last run left the group")
+	}
+}
+
 func TestCPULimit(t *testing.T) {
 	testenv.Require(t, testenv.Bubblewrap, testenv.Cgroup)
 	k := workspacetest.New(t, Factory())

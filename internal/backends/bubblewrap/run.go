@@ -32,9 +32,10 @@ const (
 
 // run is one bwrap with the run helper as PID 1 inside.
 type run struct {
-	conn   *runhelper.Conn
-	group  group
-	record *workspace.Registration
+	conn    *runhelper.Conn
+	group   group
+	inGroup *users
+	record  *workspace.Registration
 	// inner is PID 1 of the sandbox as seen from outside; its end is the end of everything inside.
 	inner *workspace.Run
 	// before is the group's count of out-of-memory kills at the start; outOfMemory, set at the end, that it grew.
@@ -79,7 +80,8 @@ func (s *sandbox) start(ctx context.Context, box *workspace.Sandbox) (_ *run, er
 		return nil, err
 	}
 	_ = infoW.Close() // bwrap has it; the end of file is its end
-	r := &run{conn: conn, group: s.endpoint.groups.group(box.ID, s.config.limits())}
+	r := &run{conn: conn, group: s.endpoint.groups.group(box.ID, s.config.limits()), inGroup: &s.endpoint.inGroup}
+	r.inGroup.enter(r.group.name)
 	closeConn := conn.Close
 	conn.Close = sync.OnceValue(func() error { return r.end(ctx, closeConn) })
 
@@ -197,7 +199,10 @@ func (r *run) end(ctx context.Context, closeConn func() error) error {
 		if r.record != nil && err == nil {
 			r.record.Done()
 		}
-		// Another run in the sandbox keeps the group busy, and removes it in its turn.
+		if !r.inGroup.leave(r.group.name) {
+			return err
+		}
+		// A run of another process keeps the group busy, and removes it in its turn.
 		if rest := r.group.remove(ctx); rest != nil && len(r.group.processes()) == 0 {
 			err = errors.Join(err, rest)
 		}
