@@ -2,8 +2,11 @@ package kubernetes_test
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"os"
+	"runtime"
+	"strconv"
 	"testing"
 	"time"
 
@@ -17,6 +20,19 @@ import (
 	"github.com/agentkernel/terraform-provider-agentkernel/internal/sandboxcore/backendtest"
 	"github.com/agentkernel/terraform-provider-agentkernel/internal/testenv"
 )
+
+// TestMain lets more tests run at once than there are processors: most of them wait for the cluster.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	given := false
+	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
+	if !given {
+		if err := flag.Set("test.parallel", strconv.Itoa(2*runtime.GOMAXPROCS(0))); err != nil {
+			panic(err)
+		}
+	}
+	os.Exit(m.Run())
+}
 
 // admin speaks to the test cluster as its administrator.
 func admin(t testing.TB) kubernetes.Interface {
@@ -84,13 +100,17 @@ func target(t *testing.T, image string) backendtest.Target {
 // The contract on a real cluster, in a namespace that enforces the restricted Pod Security Standard: on an image without
 // a user, and on one with USER, WORKDIR, ENV and ENTRYPOINT.
 func TestContract(t *testing.T) {
+	t.Parallel()
 	c := testenv.KubernetesCluster(t)
 	images := map[string]string{"python": c.Image}
 	if c.UserImage != "" {
 		images["user"] = c.UserImage
 	}
 	for name, image := range images {
-		t.Run(name, func(t *testing.T) { backendtest.Run(t, target(t, image)) })
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			backendtest.Run(t, target(t, image))
+		})
 	}
 }
 

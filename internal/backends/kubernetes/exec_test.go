@@ -271,9 +271,8 @@ func (c *cluster) listening(t *testing.T) string {
 	return c.pod(t, s.pod).Status.PodIP
 }
 
-// Two million lines to a reader that pauses: all of them arrive, in order.
+// Two million lines to a reader that pauses: all of them arrive, in order. By itself: it keeps the whole machine busy.
 func TestSlowReaderLosesNothing(t *testing.T) {
-	t.Parallel()
 	c := newCluster(t)
 	s := c.create(t, c.profile())
 	const lines = 2_000_000
