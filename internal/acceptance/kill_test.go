@@ -96,6 +96,7 @@ func TestKilledAtEveryRequest(t *testing.T) {
 		for _, op := range way.steps {
 			t.Run(way.name+" in "+op.op, func(t *testing.T) {
 				s := newStack(t, hcl)
+				hits := 0
 				for _, n := range op.at {
 					if op.op == "destroy" {
 						proxy.reset(0, nil)
@@ -123,13 +124,21 @@ func TestKilledAtEveryRequest(t *testing.T) {
 					started <- cli.Process.Pid
 					err = cli.Wait()
 					step := proxy.step(n)
+					if n > len(proxy.seen()) {
+						// Who else is on the engine decides whether the volume of the run helper is there already, so that there are
+						// sometimes fewer requests: then nothing has happened.
+						if err != nil {
+							t.Fatalf("%s: %v\n%s", step, err, out.String())
+						}
+						proxy.reset(0, nil)
+						close(hit)
+					} else if hits++; way.signal == syscall.SIGKILL && err == nil && n != op.at[len(op.at)-1] {
+						t.Errorf("%s: the CLI tells of no error:\n%s", step, out.String())
+					}
 					select {
 					case <-hit:
 					case <-time.After(time.Minute):
-						t.Fatalf("%s was not reached:\n%s", step, out.String())
-					}
-					if way.signal == syscall.SIGKILL && err == nil && n != op.at[len(op.at)-1] {
-						t.Errorf("%s: the CLI tells of no error:\n%s", step, out.String())
+						t.Fatalf("%s has no end:\n%s", step, out.String())
 					}
 					proxy.reset(0, nil)
 					settle(t, s, proxy, own, step, way.signal == syscall.SIGINT)
@@ -137,6 +146,9 @@ func TestKilledAtEveryRequest(t *testing.T) {
 					if left := proxy.exists(t); len(left) > 0 {
 						t.Fatalf("%s: after a whole destroy there is %+v", step, left)
 					}
+				}
+				if 2*hits < len(op.at) {
+					t.Errorf("of the requests %v only %d were made", op.at, hits)
 				}
 				s.apply(t)
 				s.wantEmptyPlan(t)
