@@ -307,7 +307,7 @@ func TestCLIUpgrade(t *testing.T) {
 	old, source := t.TempDir(), t.TempDir()
 	script := exec.CommandContext(t.Context(), "sh", "-c", "git -C ../.. archive HEAD~1 | tar -x -C "+source)
 	if out, err := script.CombinedOutput(); err != nil || len(out) > 0 {
-		testenv.Skip(t, testenv.Terraform, fmt.Sprintf("the commit before this one is not here: %v %s", err, out), "clone with git clone --depth 2 or more")
+		testenv.Skip(t, "history", fmt.Sprintf("the commit before this one is not here: %v %s", err, out), "clone with git clone --depth 2 or more")
 	}
 	if err := buildProvider(source, old); err != nil {
 		t.Fatalf("the previous commit does not build: %v", err)
