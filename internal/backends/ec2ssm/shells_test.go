@@ -13,6 +13,7 @@ import (
 
 	"github.com/agentkernel/terraform-provider-agentkernel/internal/sandboxcore"
 	"github.com/agentkernel/terraform-provider-agentkernel/internal/ssmpeer"
+	"github.com/agentkernel/terraform-provider-agentkernel/internal/testenv"
 )
 
 // shells gives, for each sh that machines have, a PATH that begins with it; busybox brings its other tools along.
@@ -22,7 +23,7 @@ func shells(t *testing.T) map[string]string {
 	for name, commands := range map[string]string{"dash": "sh", "bash": "sh", "busybox": "sh base64 cat cut grep head id mkdir mv rm sed setsid sha256sum sleep sort stat tail wc"} {
 		program, err := exec.LookPath(name)
 		if err != nil {
-			t.Logf("there is no %s", name)
+			t.Run(name, func(t *testing.T) { testenv.Skip(t, testenv.Local, "there is no "+name, "apt-get install "+name) })
 			continue
 		}
 		dir := t.TempDir()
