@@ -10,7 +10,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -247,22 +246,12 @@ func TestPodsThatDoNotSurvive(t *testing.T) {
 // given the pod up, that it is gone. The node comes back: the next plan knows it.
 func TestPodOnAStoppedNode(t *testing.T) {
 	c := newOnCluster(t, testenv.KubernetesClusterAlone(t))
-	if c.Pids == "" {
-		t.Skip("SKIP kubernetes: the node of a cluster that was not started here is not stopped; enable with: make cluster-up")
-	}
+	kubelet := c.Kubelet(t)
 	s := newStack(t, c.config(map[string]string{"job": "plain"}))
 	s.destroyAtEnd(t)
 	s.apply(t)
 	before := s.state(t)["agentkernel_sandbox.job"]
 	pod := strings.TrimPrefix(before.text("native_id"), c.ns+"/")
-	text, err := os.ReadFile(filepath.Join(c.Pids, "kubelet"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	kubelet, err := strconv.Atoi(strings.TrimSpace(string(text)))
-	if err != nil {
-		t.Fatal(err)
-	}
 	if err := syscall.Kill(kubelet, syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}

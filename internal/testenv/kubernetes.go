@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -29,6 +30,24 @@ type Cluster struct {
 	// AuditLog is the audit log of the API server, Pids the directory with the process ids of the cluster's parts; empty
 	// in a cluster that was not started here.
 	AuditLog, Pids string
+}
+
+// Kubelet gives the process id of the node's kubelet, to be stopped with a signal. It skips the test in a cluster that was not
+// started here.
+func (c Cluster) Kubelet(tb testing.TB) int {
+	tb.Helper()
+	if c.Pids == "" {
+		Skip(tb, Kubernetes, "the node of a cluster that was not started here is not stopped", "make cluster-up")
+	}
+	text, err := os.ReadFile(filepath.Join(c.Pids, "kubelet"))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return pid
 }
 
 func cluster() (Cluster, error) {

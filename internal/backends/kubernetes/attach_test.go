@@ -13,6 +13,7 @@ import (
 
 	"github.com/agentkernel/terraform-provider-agentkernel/internal/runhelper"
 	"github.com/agentkernel/terraform-provider-agentkernel/internal/sandboxcore"
+	"github.com/agentkernel/terraform-provider-agentkernel/internal/testenv"
 )
 
 func attachedTo(pod string) func(*sandboxcore.Profile) {
@@ -189,7 +190,7 @@ func TestAttachedPodWithoutShell(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
 	if c.BareImage == "" {
-		t.Skip("SKIP kubernetes: the cluster has no bare image; enable with: make cluster-up")
+		testenv.Skip(t, testenv.Kubernetes, "the cluster has no bare image", "make cluster-up")
 	}
 	s := c.create(t, c.profile(set(keyImage, c.BareImage)))
 	a, err := c.e.Attach(t.Context(), c.profile(attachedTo(s.pod)))

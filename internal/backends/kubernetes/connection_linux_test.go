@@ -18,6 +18,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/agentkernel/terraform-provider-agentkernel/internal/sandboxcore"
+	"github.com/agentkernel/terraform-provider-agentkernel/internal/testenv"
 )
 
 // pluginConfig writes a kubeconfig of the test cluster whose only credential is what a program prints.
@@ -53,7 +54,7 @@ func (c *cluster) credential(t *testing.T) string {
 	}
 	for _, user := range config.AuthInfos {
 		if len(user.ClientCertificateData) == 0 {
-			t.Skip("SKIP kubernetes: the administrator of this cluster has no certificate; enable with: make cluster-up")
+			testenv.Skip(t, testenv.Kubernetes, "the administrator of this cluster has no certificate", "make cluster-up")
 		}
 		text, err := json.Marshal(map[string]any{
 			"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential",
@@ -148,9 +149,7 @@ func TestInCluster(t *testing.T) {
 		return
 	}
 	t.Parallel()
-	if os.Getuid() != 0 {
-		t.Skip("SKIP kubernetes: only root can lay files where a service account has them; enable with: run as root")
-	}
+	testenv.Require(t, testenv.Root) // only root can lay files where a service account has them
 	c := newCluster(t)
 	rbac := filepath.Join(t.TempDir(), "rbac.yaml")
 	writeFile(t, rbac, fmt.Sprintf(`

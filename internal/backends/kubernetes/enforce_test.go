@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/agentkernel/terraform-provider-agentkernel/internal/sandboxcore"
+	"github.com/agentkernel/terraform-provider-agentkernel/internal/testenv"
 )
 
 // knock is code that tries to reach an address and prints what came of it.
@@ -222,7 +223,7 @@ func TestBareImage(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
 	if c.BareImage == "" {
-		t.Skip("SKIP kubernetes: the cluster has no bare image; enable with: make cluster-up")
+		testenv.Skip(t, testenv.Kubernetes, "the cluster has no bare image", "make cluster-up")
 	}
 	s := c.create(t, c.profile(set(keyImage, c.BareImage)), func(r *sandboxcore.CreateRequest) { r.Env = map[string]string{"FROM": "sandbox"} })
 	if o := execute(t.Context(), s, sandboxcore.RunRequest{Kind: sandboxcore.RunCommand, Argv: []string{"/bin/hello"}}); o.err != nil || o.ExitCode != 0 {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/agentkernel/terraform-provider-agentkernel/internal/sandboxcore"
+	"github.com/agentkernel/terraform-provider-agentkernel/internal/testenv"
 )
 
 // auditEvent is what the tests read of the API server's audit log.
@@ -32,7 +33,7 @@ type auditEvent struct {
 func (c *cluster) audit(t *testing.T) []auditEvent {
 	t.Helper()
 	if c.AuditLog == "" {
-		t.Skip("SKIP kubernetes: the audit log of a cluster that was not started here cannot be read; enable with: make cluster-up")
+		testenv.Skip(t, testenv.Kubernetes, "the audit log of a cluster that was not started here cannot be read", "make cluster-up")
 	}
 	f, err := os.Open(c.AuditLog)
 	if err != nil {

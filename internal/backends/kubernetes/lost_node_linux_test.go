@@ -2,11 +2,7 @@ package kubernetes
 
 import (
 	"context"
-	"os"
 	"os/exec"
-	"path/filepath"
-	"strconv"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -18,18 +14,8 @@ import (
 // A node that does not answer: not a running sandbox, no hang, and gone once the cluster gives the pod up.
 func TestLostNode(t *testing.T) {
 	c := clusterOf(t, testenv.KubernetesClusterAlone(t))
-	if c.Pids == "" {
-		t.Skip("SKIP kubernetes: the node of a cluster that was not started here is not stopped; enable with: make cluster-up")
-	}
+	pid := c.Kubelet(t)
 	s := c.create(t, c.profile(set(keyTolerations, []any{"dedicated=agents:NoSchedule", "node.kubernetes.io/unreachable:NoExecute:600"})))
-	text, err := os.ReadFile(filepath.Join(c.Pids, "kubelet"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
-	if err != nil {
-		t.Fatal(err)
-	}
 	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/agentkernel/terraform-provider-agentkernel/internal/sandboxcore"
 	"github.com/agentkernel/terraform-provider-agentkernel/internal/sandboxcore/backendtest"
+	"github.com/agentkernel/terraform-provider-agentkernel/internal/testenv"
 )
 
 // The contract for workload = "sandbox", with the project's own definitions and a test double in the place of its controller.
@@ -15,7 +16,7 @@ func TestSandboxWorkloadContract(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
 	if c.AuditLog == "" {
-		t.Skip("SKIP kubernetes: definitions are not changed in a cluster that was not started here; enable with: make cluster-up")
+		testenv.Skip(t, testenv.Kubernetes, "definitions are not changed in a cluster that was not started here", "make cluster-up")
 	}
 	c.installSandboxAPI(t, sandboxVersions[0])
 	c.startController(t, &sandboxAPI{version: sandboxVersions[0]})

@@ -225,7 +225,7 @@ func TestSandboxWorkload(t *testing.T) {
 	on := testenv.KubernetesClusterAlone(t)
 	c := clusterOf(t, on)
 	if c.AuditLog == "" {
-		t.Skip("SKIP kubernetes: definitions are not changed in a cluster that was not started here; enable with: make cluster-up")
+		testenv.Skip(t, testenv.Kubernetes, "definitions are not changed in a cluster that was not started here", "make cluster-up")
 	}
 	_, err := c.e.Create(t.Context(), request(c.profile(set(keyWorkload, workloadSandbox))), func(sandboxcore.SandboxInfo) { t.Error("it was created") })
 	refused(t, err, sandboxcore.CodeProvision, "agents.x-k8s.io", "workload")
