@@ -120,18 +120,28 @@ func TestFileRefusals(t *testing.T) {
 	nothingLeft(t)
 }
 
+// agentsOfAlice are the agents that become the user alice: as root, and by sudo.
+var agentsOfAlice = map[string]ssmpeer.Own{
+	"root": {Users: []string{"agent", "alice"}},
+	"sudo": {Users: []string{"agent", "alice"}, Agent: "agent", Sudoers: "agent ALL=(alice) NOPASSWD: ALL\n"},
+}
+
+// asAlice gives a place whose machine has own's agent, and the principal that works there as alice.
+func asAlice(t *testing.T, own ssmpeer.Own) (*place, *ssmpeer.Machine, sandboxcore.Principal) {
+	t.Helper()
+	needSudo(t, own)
+	p := newPlace(t)
+	machine := ownMachine(t, p, own)
+	who := sandboxcore.DefaultPrincipal()
+	who.EC2SSM = &sandboxcore.EC2SSMPrincipal{RunAs: "alice"}
+	return p, machine, who
+}
+
 // TestFilesAsAnotherUser: reading, writing and removing are that user's, on every kind of agent.
 func TestFilesAsAnotherUser(t *testing.T) {
-	for name, own := range map[string]ssmpeer.Own{
-		"root": {Users: []string{"agent", "alice"}},
-		"sudo": {Users: []string{"agent", "alice"}, Agent: "agent", Sudoers: "agent ALL=(alice) NOPASSWD: ALL\n"},
-	} {
+	for name, own := range agentsOfAlice {
 		t.Run(name, func(t *testing.T) {
-			needSudo(t, own)
-			p := newPlace(t)
-			machine := ownMachine(t, p, own)
-			who := sandboxcore.DefaultPrincipal()
-			who.EC2SSM = &sandboxcore.EC2SSMPrincipal{RunAs: "alice"}
+			p, machine, who := asAlice(t, own)
 			b := p.bind(p.spec(), who)
 			sees := func(text string) string {
 				t.Helper()

@@ -193,16 +193,9 @@ func TestLinkInThePlaceOfAFile(t *testing.T) {
 
 // TestHashIsGivenUp: what the machine does with a file ends with the operation, also where the agent may not signal the user.
 func TestHashIsGivenUp(t *testing.T) {
-	for name, own := range map[string]ssmpeer.Own{
-		"root": {Users: []string{"agent", "alice"}},
-		"sudo": {Users: []string{"agent", "alice"}, Agent: "agent", Sudoers: "agent ALL=(alice) NOPASSWD: ALL\n"},
-	} {
+	for name, own := range agentsOfAlice {
 		t.Run(name, func(t *testing.T) {
-			needSudo(t, own)
-			p := newPlace(t)
-			machine := ownMachine(t, p, own)
-			who := sandboxcore.DefaultPrincipal()
-			who.EC2SSM = &sandboxcore.EC2SSMPrincipal{RunAs: "alice"}
+			p, machine, who := asAlice(t, own)
 			file := sandboxcore.FileRequest{Binding: p.bind(p.spec(), who), Path: "/tmp/huge", Principal: who}
 			hashing := func() bool {
 				t.Helper()
